@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from actuators.clock.service import main
 from actuators.settings import ActuatorSettings, HostSettings
+from schemas.settings_argument import first_error
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -27,8 +28,7 @@ if __name__ == "__main__":
         hosts = None if listed is None else [HostSettings.model_validate(host) for host in listed]
         settings = ActuatorSettings.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        sys.exit(f"actuators: {'.'.join(map(str, first['loc'])) or 'settings'}: {first['msg']}")
+        sys.exit(f"actuators: {first_error(error)}")
     except (OSError, ValueError, AttributeError) as error:
         sys.exit(f"actuators: {argument[:80]}: expected settings as JSON, or a file with them: {error}")
     sys.exit(main(settings, hosts))

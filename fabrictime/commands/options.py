@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
@@ -151,11 +154,37 @@ def print_state_directory(settings: Config) -> None:
         typer.echo(f"fabrictime: {reason}", err=True)
 
 
-def live_records(log: str | None, config: Path | None, directory: Path | None) -> Any:
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options --log, --config and --dir, and pass it the `settings` that they name.
+
+    Typer reads options from the signature, so the returned function has the command's signature with the
+    three options in place of `settings`.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    shared: dict[str, Any] = {"log": Log, "config": ConfigFile, "directory": DataDir}
+    parameters = [
+        one.replace(annotation=hints[name])
+        for name, one in inspect.signature(command).parameters.items()
+        if name != "settings"
+    ]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters += [
+        inspect.Parameter(name, kind, default=None, annotation=hint) for name, hint in shared.items()
+    ]
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> Any:
+        paths = {name: values.pop(name, None) for name in shared}
+        return command(settings_of(paths["config"], paths["directory"], paths["log"]), **values)
+
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    return with_options
+
+
+def live_records(settings: Config) -> Any:
     """Return the records of `fabric.config` in the running log."""
     from fabrictime.commands.config.live_config import LiveRecords
 
-    settings = settings_of(config, directory, log)
     try:
         return LiveRecords(running_log(settings), settings.kafka.registry(), settings.control)
     except ValueError as error:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fabrictime.commands.options import (
-    ConfigFile,
-    DataDir,
     Json,
-    Log,
     duration_s,
     running_log,
-    settings_of,
     stop,
+    with_settings,
 )
 
 if TYPE_CHECKING:
     from fabrictime.commands.alert.notes import AlertNotes
+    from fabrictime.runtime.config import Config
     from schemas.records import AlertNote
 
 NS_PER_S = 1_000_000_000
@@ -43,10 +40,9 @@ Until = Annotated[
 ]
 
 
-def _opened(log: str | None, config: Path | None, directory: Path | None) -> AlertNotes:
+def _opened(settings: Config) -> AlertNotes:
     from fabrictime.commands.alert.notes import AlertNotes
 
-    settings = settings_of(config, directory, log)
     try:
         return AlertNotes(running_log(settings), settings.kafka.registry())
     except ValueError as error:
@@ -54,17 +50,16 @@ def _opened(log: str | None, config: Path | None, directory: Path | None) -> Ale
 
 
 @alert_app.command("list")
+@with_settings
 def alert_list(
+    settings: Any,
     everything: Annotated[bool, typer.Option("--all", help="Include notes about no active alert.")] = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Show the active alerts with acknowledgement, silence, owner and last comment."""
     from fabrictime.commands.alert import table
 
-    notes = _opened(log, config, directory)
+    notes = _opened(settings)
     if as_json:
         typer.echo(json.dumps(table.as_json(notes, everything=everything)))
     else:
@@ -72,18 +67,17 @@ def alert_list(
 
 
 @alert_app.command("ack")
+@with_settings
 def alert_ack(
+    settings: Any,
     subjects: Subjects,
     comment: Comment = "",
     owner: Owner = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
 ) -> None:
     """Acknowledge the active alerts of subjects: no reminder is sent any more. A later alert is new."""
     from fabrictime.commands.alert.notes import changed_note, now_ns
 
-    notes, at_ns = _opened(log, config, directory), now_ns()
+    notes, at_ns = _opened(settings), now_ns()
     try:
         new = [
             changed_note(notes.note_of(subject, at_ns), at_ns, comment=comment, owner=owner, acknowledge=True)
@@ -95,19 +89,18 @@ def alert_ack(
 
 
 @alert_app.command("silence")
+@with_settings
 def alert_silence(
+    settings: Any,
     subjects: Subjects,
     until: Until = f"+{DEFAULT_WINDOW}",
     comment: Comment = "",
     owner: Owner = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
 ) -> None:
     """Send no notification about subjects until a time, by default for 4 hours."""
     from fabrictime.commands.alert.notes import changed_note, now_ns, time_ns
 
-    notes, at_ns = _opened(log, config, directory), now_ns()
+    notes, at_ns = _opened(settings), now_ns()
     try:
         until_ns = time_ns(until, at_ns)
         if until_ns <= at_ns:
@@ -124,18 +117,17 @@ def alert_silence(
 
 
 @alert_app.command("comment")
+@with_settings
 def alert_comment(
+    settings: Any,
     subject: Annotated[str, typer.Argument(help="Subject or id of an alert, or a unique part of one.")],
     text: Annotated[str, typer.Argument(help="Comment.")],
     owner: Owner = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
 ) -> None:
     """Add a comment about a subject, or set its owner."""
     from fabrictime.commands.alert.notes import changed_note, now_ns
 
-    notes, at_ns = _opened(log, config, directory), now_ns()
+    notes, at_ns = _opened(settings), now_ns()
     try:
         note = notes.note_of(notes.subject_of(subject), at_ns)
         new = [changed_note(note, at_ns, comment=text, owner=owner)]
@@ -145,7 +137,9 @@ def alert_comment(
 
 
 @alert_app.command("maintenance")
+@with_settings
 def alert_maintenance(
+    settings: Any,
     scope: Annotated[str, typer.Argument(help="host, rack or link.")],
     pattern: Annotated[str, typer.Argument(help="Names with * and ?, such as 'h1*' or '*leaf3:*'.")],
     start: Annotated[
@@ -154,15 +148,12 @@ def alert_maintenance(
     duration: Annotated[str, typer.Option("--for", metavar="TIME", help="Duration.")] = DEFAULT_WINDOW,
     comment: Comment = "",
     owner: Owner = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
 ) -> None:
     """Plan a maintenance window: no notification about alerts whose hosts, racks or links all match."""
     from fabrictime.commands.alert.notes import SCOPES, changed_note, new_note, now_ns, selector, time_ns
 
     length_ns = round(duration_s(duration) * NS_PER_S)
-    notes, at_ns = _opened(log, config, directory), now_ns()
+    notes, at_ns = _opened(settings), now_ns()
     try:
         name = selector(scope, pattern)
         from_ns = time_ns(start, at_ns) if start else at_ns
@@ -175,18 +166,17 @@ def alert_maintenance(
 
 
 @alert_app.command("end")
+@with_settings
 def alert_end(
+    settings: Any,
     subjects: Annotated[
         list[str], typer.Argument(metavar="SUBJECT...", help="Subject, or window such as 'host:h1*'.")
     ],
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
 ) -> None:
     """End silences, maintenance windows and acknowledgements now."""
     from fabrictime.commands.alert.notes import ended_note, now_ns
 
-    notes, at_ns = _opened(log, config, directory), now_ns()
+    notes, at_ns = _opened(settings), now_ns()
     try:
         new = [
             ended_note(notes.note_of(subject, at_ns), at_ns) for subject in map(notes.subject_of, subjects)

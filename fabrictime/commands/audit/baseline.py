@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fabrictime.commands.options import (
     AuditRunName,
-    ConfigFile,
-    DataDir,
     Json,
-    Log,
     running_log,
-    settings_of,
     stop,
+    with_settings,
 )
 
 if TYPE_CHECKING:
@@ -33,15 +30,14 @@ DEFAULT_FILE = Path("baseline.toml")
 
 
 @baseline_app.command("save")
+@with_settings
 def save(
+    settings: Any,
     run: AuditRunName,
     golden: Annotated[
         str, typer.Option("--golden", metavar="HOST", help="Take this host's values, not the majority's.")
     ] = "",
     file: BaselineFile = DEFAULT_FILE,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
 ) -> None:
     """Save the values of a run: those of a golden host, or of the larger part of each SKU's hosts."""
     from fabrictime.audit.evaluate import write_baseline
@@ -49,7 +45,7 @@ def save(
     from streams.audit.hosts.baseline import save as saved
 
     try:
-        log_of = partial(running_log, settings_of(config, directory, log))
+        log_of = partial(running_log, settings)
         baseline = saved(load(run, log_of).all_results(), golden)
         write_baseline(file, baseline)
     except ValueError as error:
@@ -58,12 +54,11 @@ def save(
 
 
 @baseline_app.command("learn")
+@with_settings
 def learn(
+    settings: Any,
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names of runs, or files of --json.")],
     file: BaselineFile = DEFAULT_FILE,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
 ) -> None:
     """Learn from several runs: median and spread of figures, and all usual texts."""
     from fabrictime.audit.evaluate import write_baseline
@@ -71,7 +66,7 @@ def learn(
     from streams.audit.hosts.baseline import learn as learned
 
     try:
-        log_of = partial(running_log, settings_of(config, directory, log))
+        log_of = partial(running_log, settings)
         baseline = learned(load(run, log_of).all_results() for run in runs)
         write_baseline(file, baseline)
     except ValueError as error:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fabrictime.commands.options import (
     USAGE_EXIT,
-    ConfigFile,
-    DataDir,
     Json,
-    Log,
     duration_s,
     host_list,
     running_log,
-    settings_of,
     stop,
+    with_settings,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +22,9 @@ if TYPE_CHECKING:
     from schemas.skus import Sku
 
 
+@with_settings
 def collectives(
+    settings: Any,
     hosts: Annotated[str, typer.Option("--hosts", metavar="H1,H2", help="Hosts, at least two.")],
     operation: Annotated[
         str, typer.Option("--operation", help="all_reduce, or another one of nccl-tests.")
@@ -48,9 +47,6 @@ def collectives(
     ] = None,
     limit: Annotated[str, typer.Option("--limit", metavar="TIME", help="End of each run.")] = "2m",
     publish: Annotated[bool, typer.Option("--publish", help="Publish the results to fabric.audit.")] = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Measure a collective over hosts with 1, 2, 4 and 8 queue pairs, and find the hosts that slow it.
@@ -68,7 +64,6 @@ def collectives(
     from streams.audit.results import Scope
     from streams.audit.traffic.collectives import FACT, HOSTS, collective_results
 
-    settings = settings_of(config, directory, log)
     names = host_list(hosts)
     kind = load_skus().get(sku or settings.audit.sku)
     started_ns = time.time_ns()

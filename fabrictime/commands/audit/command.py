@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,7 @@ from fabrictime.commands.options import (
     running_log,
     settings_of,
     stop,
+    with_settings,
 )
 
 Only = Annotated[
@@ -113,12 +114,11 @@ def audit(
 
 
 @audit_app.command("diff")
+@with_settings
 def audit_diff(
+    settings: Any,
     before: AuditRunName,
     after: AuditRunName,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Compare two runs: new failures first, then other changes and changed values.
@@ -128,7 +128,7 @@ def audit_diff(
     from fabrictime.commands.audit import diff as command
 
     try:
-        log_of = partial(running_log, settings_of(config, directory, log))
+        log_of = partial(running_log, settings)
         code = command.main(before, after, log_of, as_json=as_json)
     except ValueError as error:
         stop(str(error))

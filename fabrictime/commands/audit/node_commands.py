@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fabrictime.commands.options import (
-    ConfigFile,
-    DataDir,
     Json,
-    Log,
     duration_s,
     running_log,
-    settings_of,
     stop,
+    with_settings,
 )
 
 
+@with_settings
 def admit(
+    settings: Any,
     hosts: Annotated[str, typer.Option("--hosts", metavar="NAMES", help="Hosts, such as h1,h2.")],
     run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only results of this run.")] = None,
     max_age: Annotated[
@@ -27,9 +26,6 @@ def admit(
     strict: Annotated[
         bool, typer.Option("--strict", help="An unknown check of severity error makes a host unknown.")
     ] = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Say whether a job may start on these hosts, by their newest audit results.
@@ -39,7 +35,6 @@ def admit(
     """
     from fabrictime.commands.audit import nodes as audit_nodes
 
-    settings = settings_of(config, directory, log)
     try:
         code = audit_nodes.admit(
             running_log(settings),
@@ -55,7 +50,9 @@ def admit(
     raise typer.Exit(code)
 
 
+@with_settings
 def act(
+    settings: Any,
     scheduler: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="slurm, kubernetes or slinky; default: actuators.nodes.scheduler."),
@@ -63,9 +60,6 @@ def act(
     observe: Annotated[
         bool, typer.Option("--observe", help="Change nothing; show what would be done.")
     ] = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Drain unfit nodes of Slurm or Kubernetes once, and resume those that pass again.
@@ -76,7 +70,6 @@ def act(
     """
     from fabrictime.commands.audit import nodes as audit_nodes
 
-    settings = settings_of(config, directory, log)
     cluster = running_log(settings)
     try:
         actuators = settings.actuators
@@ -88,7 +81,9 @@ def act(
     raise typer.Exit(code)
 
 
+@with_settings
 def repairs(
+    settings: Any,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these nodes, hosts or racks.")
     ] = None,
@@ -96,9 +91,6 @@ def repairs(
     reset: Annotated[
         bool, typer.Option("--reset", help="Close the circuit breaker: allow drains again.")
     ] = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Show the break-fix records of drained nodes: cause, jobs, remedy, end."""
@@ -106,7 +98,6 @@ def repairs(
     from fabrictime.commands.audit import repairs as table
     from fabrictime.commands.config.live_config import LiveRecords
 
-    settings = settings_of(config, directory, log)
     cluster = running_log(settings)
     try:
         live = LiveRecords(cluster, settings.kafka.registry())

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fabrictime.commands.options import (
-    ConfigFile,
-    DataDir,
     Everything,
     HtmlFile,
     Json,
     JunitFile,
-    Log,
     host_list,
     running_log,
-    settings_of,
     stop,
+    with_settings,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +25,9 @@ if TYPE_CHECKING:
     from schemas.kafka.settings import KafkaSettings
 
 
+@with_settings
 def traffic(
+    settings: Any,
     hosts: Annotated[
         str, typer.Option("--hosts", metavar="H1,H2", help="Only these hosts of the fleet, or patterns.")
     ] = "",
@@ -52,9 +51,6 @@ def traffic(
     everything: Everything = False,
     html: HtmlFile = None,
     junit: JunitFile = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Load the links between hosts in rounds; find slow hosts, slow links and stragglers.
@@ -67,7 +63,6 @@ def traffic(
     from fabrictime.commands.audit.fleet import Output
 
     names = host_list(hosts)
-    settings = settings_of(config, directory, log)
     request = TrafficRequest(names, pattern, passes, batch)
     output = Output(as_json, everything, html, junit)
     try:

@@ -13,11 +13,11 @@ from fabrictime.commands.options import (
     DataDir,
     Host,
     Json,
-    Log,
     duration_s,
     live_records,
     settings_of,
     stop,
+    with_settings,
 )
 
 if TYPE_CHECKING:
@@ -64,20 +64,19 @@ def config_example() -> None:
 
 
 @config_app.command("get")
+@with_settings
 def config_get(
+    settings: Any,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Thresholds to show; without a name, all.")
     ] = None,
     host: Host = "*",
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Show the live configuration: thresholds and latency rules in force, and their authors."""
     from fabrictime.commands.config import live_config
 
-    live = live_records(log, config, directory)
+    live = live_records(settings)
     lines = live_config.lines(live.records, host)
     unknown = set(names or ()) - {line.name for line in lines}
     if unknown:
@@ -90,8 +89,10 @@ def config_get(
 
 
 @config_app.command("set")
+@with_settings
 def config_set(
-    settings: Annotated[
+    settings: Any,
+    assignments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[NAME=VALUE]...",
@@ -104,18 +105,15 @@ def config_set(
         bool, typer.Option("--without-limit", help="Accept a change that removes a limit.")
     ] = False,
     host: Host = "*",
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
 ) -> None:
     """Change thresholds and limits of all running stages and actuators, after a check."""
     from fabrictime.commands.config import live_config
 
-    if not settings and not unset:
+    if not assignments and not unset:
         stop("config set: expected NAME=VALUE or --unset NAME")
-    live = live_records(log, config, directory)
+    live = live_records(settings)
     try:
-        record = live_config.changed(live.records.get(host), host, settings or (), unset or ())
+        record = live_config.changed(live.records.get(host), host, assignments or (), unset or ())
         wide = live_config.too_wide(record, live.records.get(host))
         if wide and not without_limit:
             stop("\n".join([*wide, "nothing was set; --without-limit accepts the change"]))
@@ -126,7 +124,9 @@ def config_set(
 
 
 @config_app.command("rule")
+@with_settings
 def config_rule(
+    settings: Any,
     name: Annotated[str, typer.Argument(help="Name of the rule.")],
     pair: Annotated[
         str | None, typer.Argument(metavar="FROM>TO", help="Groups: host, NIC, rack:NAME, rail:N or *.")
@@ -137,16 +137,13 @@ def config_rule(
     ] = "10s",
     remove: Annotated[bool, typer.Option("--remove", help="Remove the rule.")] = False,
     host: Host = "*",
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
 ) -> None:
     """Set a latency SLO between two groups; an alert reports a violation."""
     from fabrictime.commands.config import live_config
 
     if remove == (pair is not None and p99_us is not None):
         stop("config rule: expected FROM>TO and --p99-us, or --remove")
-    live = live_records(log, config, directory)
+    live = live_records(settings)
     try:
         rule = None if remove else live_config.parse_rule(name, pair or "", p99_us or 0.0, duration_s(for_))
         record = live_config.with_rule(live.records.get(host), host, name, rule)
@@ -157,8 +154,10 @@ def config_rule(
 
 
 @config_app.command("diff")
+@with_settings
 def config_diff(
-    settings: Annotated[
+    settings: Any,
+    assignments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME=VALUE]...", help="Show the effect of these settings."),
     ] = None,
@@ -167,17 +166,14 @@ def config_diff(
         typer.Option(metavar="FILE", help="Show the effect of a TOML file of NAME = value."),
     ] = None,
     host: Host = "*",
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Show differences from the defaults, or the effect of settings or a file; exit code 1 if any."""
     from fabrictime.commands.config import live_config
 
-    live = live_records(log, config, directory)
-    if settings or file is not None:
-        _print_changes(live.records.get(host), host, settings, file, as_json)
+    live = live_records(settings)
+    if assignments or file is not None:
+        _print_changes(live.records.get(host), host, assignments, file, as_json)
         return
     lines = [line for line in live_config.lines(live.records, host) if line.value != line.default]
     if as_json:
@@ -248,7 +244,8 @@ def config_new_key(
 
 
 @config_app.command("sign")
-def config_sign(log: Log = None, config: ConfigFile = None, directory: DataDir = None) -> None:
+@with_settings
+def config_sign(settings: Any) -> None:
     """Publish the configuration again, signed with the present key.
 
     Needed once before signatures are required, and after a new key before the former one is removed. It signs
@@ -256,7 +253,7 @@ def config_sign(log: Log = None, config: ConfigFile = None, directory: DataDir =
     """
     from fabrictime.commands.config import live_config
 
-    live = live_records(log, config, directory)
+    live = live_records(settings)
     try:
         records = [live_config.successor(record, host) for host, record in sorted(live.records.items())]
         live.publish(*records)

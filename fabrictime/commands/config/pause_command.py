@@ -8,28 +8,25 @@ from typing import Annotated, Any
 import typer
 
 from fabrictime.commands.options import (
-    ConfigFile,
-    DataDir,
     Json,
-    Log,
     duration_s,
     live_records,
     stop,
+    with_settings,
 )
 
 
+@with_settings
 def pause(
+    settings: Any,
     revert: Annotated[bool, typer.Option("--revert", help="Also undo the actions in force.")] = False,
     wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for the actuators.")] = "5s",
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Stop all action on all hosts; exit code 1 if an actuator does not confirm."""
     from fabrictime.commands.config import pause as actuation
 
-    live = live_records(log, config, directory)
+    live = live_records(settings)
     try:
         confirmation = actuation.pause(live, revert=revert, wait_s=duration_s(wait), registry=live.registry)
     except ValueError as error:
@@ -37,17 +34,16 @@ def pause(
     _print_actuators(confirmation, "all action is paused", as_json)
 
 
+@with_settings
 def resume(
+    settings: Any,
     wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for the actuators.")] = "5s",
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """End a pause: every host returns to its former mode."""
     from fabrictime.commands.config import pause as actuation
 
-    live = live_records(log, config, directory)
+    live = live_records(settings)
     try:
         confirmation = actuation.resume(live, duration_s(wait), live.registry)
     except ValueError as error:

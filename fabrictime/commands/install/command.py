@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fabrictime.commands.options import (
-    ConfigFile,
-    DataDir,
     Everything,
     Json,
-    Log,
-    settings_of,
     stop,
+    with_settings,
 )
 
 FOLDER = Path("/etc/fabrictime")
@@ -68,7 +65,9 @@ def init(
     raise typer.Exit(code)
 
 
+@with_settings
 def doctor(
+    settings: Any,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,9 +76,6 @@ def doctor(
         ),
     ] = None,
     everything: Everything = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Check settings, host, NICs, clock, Kafka and ClickHouse; print a fix for each fault.
@@ -88,7 +84,6 @@ def doctor(
     """
     from fabrictime.commands.install import doctor as runner
 
-    settings = settings_of(config, directory, log)
     try:
         code = runner.main(settings, only or (), everything=everything, as_json=as_json)
     except ValueError as error:

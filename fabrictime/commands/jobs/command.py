@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fabrictime.commands.completion import job_names
 from fabrictime.commands.options import (
-    ConfigFile,
-    DataDir,
     Json,
-    Log,
     duration_s,
     running_log,
-    settings_of,
     stop,
     stop_if_any,
+    with_settings,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +22,9 @@ if TYPE_CHECKING:
     from schemas.kafka.settings import KafkaSettings
 
 
+@with_settings
 def explain(
+    settings: Any,
     subject: Annotated[
         str | None,
         typer.Argument(
@@ -62,18 +61,14 @@ def explain(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write them as Chakra execution traces, one file a rank."),
     ] = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Explain the speed of a job, the route of a flow, or with --folder why a job died, hung or was slow."""
     if folder is not None:
-        _explain_folder(folder, settings_of(config, directory, log), check, as_json)
+        _explain_folder(folder, settings, check, as_json)
         return
     if subject is None:
         stop("explain: no job and no flow, expected JOB, FLOW or --folder DIR")
-    settings = settings_of(config, directory, log)
     seconds = None if since is None else duration_s(since)
     try:
         cluster = running_log(settings)
@@ -164,21 +159,20 @@ def _explain_flow(cluster: KafkaSettings, subject: str, since_s: float, as_json:
         ) from None
 
 
+@with_settings
 def jobs(
+    settings: Any,
     since: Annotated[str, typer.Option(metavar="TIME", help="Interval of the log to search.")] = "2m",
     everything: Annotated[bool, typer.Option("--all", help="Include jobs that have ended.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with code 1 unless every running job is HEALTHY.")
     ] = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """List the jobs that run, each with its verdict, speed and explanation."""
     from fabrictime.commands.jobs import table as reader
 
-    cluster = running_log(settings_of(config, directory, log))
+    cluster = running_log(settings)
     try:
         failures = reader.main(
             cluster, duration_s(since), everything=everything, as_json=as_json, registry=cluster.registry()

@@ -4,48 +4,42 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fabrictime.commands.options import (
-    ConfigFile,
-    DataDir,
     Json,
-    Log,
     duration_s,
     evidence_of,
-    settings_of,
     stop,
+    with_settings,
 )
 
 
+@with_settings
 def top(
+    settings: Any,
     once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Show the fleet live: one sentence, problems by cause with jobs, actions and next step, slow jobs."""
     from fabrictime.commands.overview import top as viewer
 
-    settings = settings_of(config, directory, log)
     try:
         viewer.main(evidence_of(settings), once=once, as_json=as_json)
     except ValueError as error:
         stop(str(error))
 
 
+@with_settings
 def report(
+    settings: Any,
     span: Annotated[str, typer.Argument(metavar="[TIME]", help="Interval before now, at most 1h.")] = "10m",
     output: Annotated[
         Path | None,
         typer.Option("--output", metavar="FILE", help="File to write; without it one named by the time."),
     ] = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
 ) -> None:
     """Write one HTML file for a ticket: present problems, and alerts and actions of the last minutes."""
     from fabrictime.commands.overview import report as writer
@@ -54,7 +48,6 @@ def report(
     span_s = duration_s(span)
     if span_s > writer.MAX_SPAN_S:
         stop(f"{span}: expected at most 1h; Grafana shows longer intervals")
-    settings = settings_of(config, directory, log)
     path = output or Path(f"fabrictime-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.html")
     try:
         with OverviewReader(evidence_of(settings)) as reader:

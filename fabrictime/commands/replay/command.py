@@ -6,11 +6,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fabrictime.commands.options import ConfigFile, DataDir, Json, Log, running_log, settings_of, stop
+from fabrictime.commands.options import (
+    Json,
+    running_log,
+    stop,
+    with_settings,
+)
 
 if TYPE_CHECKING:
     from fabrictime.commands.replay.run import Replayed
@@ -43,14 +48,13 @@ Rules = Annotated[
 ]
 
 
+@with_settings
 def replay(
+    settings: Any,
     stage: Annotated[str, typer.Argument(metavar="STAGE", help=STAGES_HELP)],
     start: From = "10m",
     end: To = "now",
     rule: Rules = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json_lines: Json = False,
 ) -> None:
     """Compute a past interval of the log again and compare; nothing is published.
@@ -71,7 +75,6 @@ def replay(
     names = list(replay_run.STAGES)
     if stage != ALL and stage not in names:
         stop(f"{stage}: no such stage, expected {', '.join(names)} or {ALL}")
-    settings = settings_of(config, directory, log)
     gc.set_threshold(GC_OBJECTS)
     try:
         now_s = time.time()

@@ -8,22 +8,21 @@ import typer
 
 from fabrictime.commands.completion import nic_names, topic_names
 from fabrictime.commands.options import (
-    ConfigFile,
-    DataDir,
     Json,
-    Log,
     Names,
     Watch,
     duration_s,
     evidence_of,
     running_log,
-    settings_of,
     stop,
     stop_if_any,
+    with_settings,
 )
 
 
+@with_settings
 def clock(
+    settings: Any,
     clocks: Annotated[
         list[str] | None,
         typer.Argument(
@@ -41,9 +40,6 @@ def clock(
     bound_us: Annotated[
         float | None, typer.Option(min=0, help="With --check: require bounds of at most this.")
     ] = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Show all clocks with state, offset, drift and bound, the worst first, and the suspect pairs."""
@@ -57,7 +53,6 @@ def clock(
     query = Wanted(
         tuple(clocks or ()), tuple(host or ()), worst, everything, duration_s(since), as_json=as_json
     )
-    settings = settings_of(config, directory, log)
     try:
         if watch:
             reader.watch(running_log(settings), query, registry=settings.kafka.registry())
@@ -69,36 +64,34 @@ def clock(
         stop_if_any(picture.wrong(bound_us))
 
 
+@with_settings
 def links(
+    settings: Any,
     names: Names = None,
     watch: Watch = False,
     everything: Annotated[bool, typer.Option("--all", help="Include those that are UP again.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with code 1 if anything is not UP, or evidence is missing.")
     ] = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Show links, NICs and hosts that are DOWN, GREY or FLAPPING, since when, and the evidence."""
-    _print_table("links", names, everything, watch, check, as_json, settings_of(config, directory, log))
+    _print_table("links", names, everything, watch, check, as_json, settings)
 
 
+@with_settings
 def alerts(
+    settings: Any,
     names: Names = None,
     watch: Watch = False,
     everything: Annotated[bool, typer.Option("--all", help="Include cleared alerts.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with code 1 if an alert is active, or evidence is missing.")
     ] = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Show the active alerts, one per cause."""
-    _print_table("alerts", names, everything, watch, check, as_json, settings_of(config, directory, log))
+    _print_table("alerts", names, everything, watch, check, as_json, settings)
 
 
 def _print_table(
@@ -126,7 +119,9 @@ def _print_table(
         stop_if_any(wrong)
 
 
+@with_settings
 def actions(
+    settings: Any,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help="Only flows or links that contain this, such as h3."),
@@ -136,15 +131,11 @@ def actions(
         bool, typer.Option("--suppressed", help="Only actions that are suppressed now, with the reason.")
     ] = False,
     watch: Watch = False,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Show decisions with cause and outcome, suppressed actions, and the mode in force."""
     from fabrictime.commands.views import actions as reader
 
-    settings = settings_of(config, directory, log)
     query = reader.Wanted(tuple(names or ()), duration_s(since), suppressed, as_json=as_json)
     try:
         show = reader.watch if watch else reader.main
@@ -153,15 +144,14 @@ def actions(
         stop(str(error))
 
 
+@with_settings
 def tail(
+    settings: Any,
     topic: Annotated[
         str, typer.Argument(help="Topic, as listed in docs/topics.md.", autocompletion=topic_names)
     ],
     start: Annotated[str, typer.Option("--from", help="Start at the beginning or the end.")] = "end",
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")] = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Follow a topic and print its decoded records."""
@@ -170,7 +160,7 @@ def tail(
     if start not in ("beginning", "end"):
         stop(f"--from {start!r}: expected beginning or end")
     try:
-        settings = settings_of(config, directory, log)
+        settings = settings
         reader.main(
             running_log(settings),
             topic,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from fabrictime.commands.options import (
     settings_of,
     stop,
     stop_if_any,
+    with_settings,
 )
 
 topology_app = typer.Typer(
@@ -25,7 +26,9 @@ topology_app = typer.Typer(
 
 
 @topology_app.callback()
+@with_settings
 def topology(
+    settings: Any,
     context: typer.Context,
     watch: Annotated[bool, typer.Option("--watch", help="Keep the view live until Ctrl-C.")] = False,
     check: Annotated[
@@ -39,9 +42,6 @@ def topology(
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the traced topology to this file (JSON).")
     ] = None,
-    log: Log = None,
-    config: ConfigFile = None,
-    directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Show the traced fabric: switches, cables, the paths that cross them, and miswirings."""
@@ -51,7 +51,6 @@ def topology(
 
     if watch and (check or as_json or file is not None):
         stop("--watch: expected without --check, --json and --file")
-    settings = settings_of(config, directory, log)
     try:
         source = reader.source_of(settings)
         if watch:

@@ -4,8 +4,7 @@ import stat
 
 import pytest
 
-from fabrictime.commands import cli, crash
-from fabrictime.commands.views import command
+from fabrictime.commands import cli, crash, options
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def broken(monkeypatch, tmp_path):
         raise KeyError("no such\nthing")
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(command, "settings_of", fail)
+    monkeypatch.setattr(options, "settings_of", fail)
     return tmp_path
 
 
