@@ -5,6 +5,7 @@ import { Heat, Pair, Clocks } from "fabrictime-draw/delays.js";
 import { Fleet, Strip, Timeline, Mesh } from "fabrictime-draw/clocks.js";
 import { Hour, Minute, Gantt } from "fabrictime-draw/fabric.js";
 import { onScheme } from "fabrictime-draw/scheme.js";
+import { background, save } from "fabrictime-draw/picture.js";
 import { FlowHistory } from "fabrictime-draw/actions.js";
 import { Iterations, RankBars, RankMap } from "fabrictime-draw/jobs.js";
 
@@ -49,6 +50,14 @@ export default {
     this.drawer = null;
   },
   methods: {
+    picture(name, kind) {
+      const [width, height] = [this.chart.getWidth(), this.chart.getHeight()];
+      if (kind === "PNG") { save(name, this.chart.getDataURL({ pixelRatio: 2, backgroundColor: background() })); return; }
+      const copy = echarts.init(null, null, { renderer: "svg", ssr: true, useUTC: true, width, height });
+      copy.setOption({ ...this.chart.getOption(), animation: false, backgroundColor: background() });
+      save(name, `data:image/svg+xml;charset=utf-8,${encodeURIComponent(copy.renderToSVGString())}`);
+      copy.dispose();
+    },
     frame(seq, f) {
       if (!this.drawer) return; // not mounted yet: the server sends a whole frame after `ready`
       // The texts of this message are painted before the chart, which takes far longer.

@@ -15,6 +15,9 @@ ECHART = ui.echart  # its import registers the ECharts module that chart.js impo
 class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
     """A chart of one kind from chart.js. A slow or hidden browser tab skips frames."""
 
+    is_vector = True
+    """Whether the browser can save the picture as SVG."""
+
     def __init__(
         self,
         kind: str,
@@ -83,6 +86,8 @@ class FabricMap(LiveChart, component="fabric.js"):
     NIC, node or rack in that plan. The kind is `none` if the click hit nothing.
     """
 
+    is_vector = False
+
     def __init__(self, label: str, on_hit: Callable[[str, int, int], None]) -> None:
         super().__init__("fabric")
         self._props["label"] = label
@@ -95,6 +100,8 @@ class FabricMap(LiveChart, component="fabric.js"):
 
 class TrafficMatrix(LiveChart, component="matrix.js"):
     """A matrix of senders and receivers on canvas. A click calls `on_cell(row, column)`."""
+
+    is_vector = False
 
     def __init__(self, label: str, on_cell: Callable[[int, int], None]) -> None:
         super().__init__("matrix")

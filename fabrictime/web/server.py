@@ -304,6 +304,7 @@ def _add_tabs(context: AppContext) -> None:
             client = ui.context.client
             query = client.request.query_params
             tab = make(query)
+            tab.user = getattr(client.request.state, "user", None)
             tab.at_time(TimeChoice.parse(query, time.time_ns()))
             ui.add_head_html(HEAD)
             tab.build()

@@ -158,6 +158,7 @@ class LiveTable(LiveList[Row], component="live_table.js"):
     ) -> None:
         super().__init__()
         self._columns = [name for name, _, _ in columns]
+        self.labels = [label for _, label, _ in columns]
         self._cells = dict(cells or {})
         self._props["columns"] = [(label, align) for _, label, align in columns]
         self._props["head"] = any(label for _, label, _ in columns)
@@ -176,7 +177,15 @@ class LiveTable(LiveList[Row], component="live_table.js"):
         rows = [[str(row["id"]), [self._cell(row, name) for name in self._columns]] for row in self._shown]
         return {"rows": rows}
 
+    def texts(self) -> list[list[str]]:
+        """Return the rows as text, the lines of a cell joined."""
+        return [[_text_of(self._cell(row, name)) for name in self._columns] for row in self._shown]
+
     def _cell(self, row: Row, name: str) -> Cell:
         if name in self._cells:
             return self._cells[name](row)
         return "" if row[name] is None else str(row[name])
+
+
+def _text_of(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else "; ".join(part[1] for part in cell if part[1])

@@ -1,5 +1,6 @@
 // What the components that draw on canvas share: their life, colour scheme, size, and the box under the mouse.
 import { onScheme } from "./scheme.js";
+import { background, save } from "./picture.js";
 
 export function canvasComponent(template, Drawer, connect, recolor) {
   return {
@@ -23,6 +24,15 @@ export function canvasComponent(template, Drawer, connect, recolor) {
       this.watch?.disconnect();
     },
     methods: {
+      picture(name) {
+        const layers = [...this.$el.querySelectorAll("canvas")], whole = document.createElement("canvas");
+        [whole.width, whole.height] = [layers[0].width, layers[0].height];
+        const g = whole.getContext("2d");
+        g.fillStyle = background();
+        g.fillRect(0, 0, whole.width, whole.height);
+        for (const layer of layers) g.drawImage(layer, 0, 0, whole.width, whole.height);
+        save(name, whole.toDataURL());
+      },
       frame(seq, f) {
         if (!this.drawer) return; // not mounted yet: the server sends all again at `ready`
         this.drawer.frame(f);

@@ -14,6 +14,7 @@ from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
 from fabrictime.web.elements import text, write_address
+from fabrictime.web.export import ExportMenu
 from fabrictime.web.history_client import HistoryEmpty
 from fabrictime.web.history_reader import HistoryReader
 from fabrictime.web.live_fabric import LiveFabric
@@ -28,6 +29,7 @@ from fabrictime.web.tabs.fabric.queries import LinkQueries
 from fabrictime.web.tabs.jobs.queries import JobQueries
 from fabrictime.web.time_bar import TimeBar, TimeChoice
 from fabrictime.web.time_marks import Mark, marks
+from fabrictime.web.users import User
 from fabrictime.web.widgets import LiveText
 from schemas.units import count_text, seconds_text
 
@@ -144,6 +146,7 @@ class Tab(ABC, Generic[TabChoice]):
         self.context = context
         self.choice = choice
         self.time = TimeChoice()
+        self.user: User | None = None
         self._unsubscribe: dict[str, Callable[[], None]] = {}
         self._fleet: Snapshot[Fleet] = Snapshot()
 
@@ -242,6 +245,7 @@ class Tab(ABC, Generic[TabChoice]):
                                 self.badge.set_visibility(False)
                 if self.context.live is not None:
                     SearchBox(lambda: self.context.live)
+                exports = ExportMenu(PAGES[self.address])
             self.kpis: dict[str, tuple[LiveText, LiveText]] = {}
             for key, title in kpis:
                 with ui.element("div").classes("ft-kpi").props(f"data-testid=kpi-{key}"):
@@ -249,6 +253,7 @@ class Tab(ABC, Generic[TabChoice]):
                     self.kpis[key] = (text("—", "ft-kpi-value"), text("", "ft-kpi-note"))
         if self._now_context.past is not None:
             self.time_bar = TimeBar(self.time, self.past_note, self._on_time).classes("ft-time")
+        exports.build_list()
         self.banner = text("", "ft-banner", test="banner")
         self.banner.set_visibility(False)
 

@@ -17,10 +17,12 @@ from fabrictime.state.action_state import WATCH_NS, ActionState, SuppressedActio
 from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.flow_history import Sample
 from fabrictime.web.elements import CSS, card, empty, table, text, toggle
+from fabrictime.web.orders import PAUSES, Orders
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.actions.flow_panel import FlowPanel, entry_table
 from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.live_tab import LiveTab
+from fabrictime.web.users import Role
 from fabrictime.web.widgets import Row
 from schemas.records import Alert
 from schemas.units import bps_text, count_text
@@ -104,6 +106,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             self.mode = text("", "ft-mode", test="mode")
+            self.orders = Orders(Role.ACT)
             with ui.element("div").classes("ft-fabric-grid ft-actions-grid"):
                 with ui.element("div").classes("ft-column"):
                     self._build_list()
@@ -284,6 +287,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         return listed[0] if listed else None
 
     def _show_mode(self, view: _View) -> None:
+        self.orders.show(PAUSES, self.user, self.time.at_ns is not None)
         self.mode.set_text(view.mode_text)
         self.mode.classes(remove="ft-ok ft-wait", add="ft-ok" if view.act else "ft-wait")
         note = "not everywhere" if view.has_exceptions else "everywhere"

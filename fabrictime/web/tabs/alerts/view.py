@@ -12,11 +12,13 @@ from nicegui import ui
 from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.labels import arrow
 from fabrictime.web.elements import CSS, card, empty, name_value_table, part, put_values, table, text, toggle
+from fabrictime.web.orders import Orders, alert_orders
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.alerts import frames
 from fabrictime.web.tabs.alerts.frames import LogRecord
 from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
+from fabrictime.web.users import Role
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.records import Alert, Evidence
 from schemas.units import count_text
@@ -92,6 +94,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
             self.title = text("", "ft-title", test="alert-title")
             self.figures = name_value_table("alert-figures")
             self.links = Chips().props("data-testid=alert-links")
+            self.orders = Orders(Role.CONFIGURE)
             text("Evidence", "ft-sub-title")
             self.evidence = ui.element("div").classes("ft-evidence").props("data-testid=evidence")
 
@@ -150,6 +153,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
         self.title.set_text(alert["text"])
         put_values(self.figures, [*frames.figures(alert, now_ns), *notes])
         self.links.put([(label, label, address) for label, address in frames.related_links(alert)])
+        self.orders.show(alert_orders(alert["subject"]), self.user, self.time.at_ns is not None)
         evidence_key = (alert["alert_id"], alert["evidence"])
         if self._evidence_shown != evidence_key:  # new elements would lose a click that is under way
             if self._evidence_shown[0] != alert["alert_id"]:

@@ -107,6 +107,7 @@ class PagedClocks:
         clicked clock.
         """
         self.table = table
+        table.all_rows = lambda: [self._make_row(row) for row in self._ordered()]
         table.add_slot("body-cell-state", STATE_CELL)
         table.on("request", self.on_request)
         table.on("rowClick", on_click, js_handler="(e, row) => emit(row.clock)")
@@ -117,12 +118,16 @@ class PagedClocks:
         self.page.update({k: request[k] for k in ("sortBy", "descending", "page") if k in request})
         self.show(self._rows)
 
+    def _ordered(self) -> list[ClockRow]:
+        ordered = sorted(self._rows, key=lambda row: natural(row.clock))
+        if self.page["sortBy"] in _SORT_KEYS:
+            ordered.sort(key=_SORT_KEYS[self.page["sortBy"]], reverse=bool(self.page["descending"]))
+        return ordered
+
     def show(self, rows: Sequence[ClockRow]) -> None:
         """Show a page of these clocks."""
         self._rows, page = rows, self.page
-        ordered = sorted(rows, key=lambda row: natural(row.clock))
-        if page["sortBy"] in _SORT_KEYS:
-            ordered.sort(key=_SORT_KEYS[page["sortBy"]], reverse=bool(page["descending"]))
+        ordered = self._ordered()
         size = page["rowsPerPage"] = self._size - (self._leaves_space and len(ordered) > self._size)
         page["rowsNumber"] = len(ordered)
         page["page"] = min(int(page["page"]), max(1, -(-len(ordered) // size)))

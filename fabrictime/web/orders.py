@@ -1,0 +1,78 @@
+"""Buttons that change something, each with the command that does the same.
+
+The browser sends an order to the page's HTTP interface, which checks the user's role. The buttons only show
+whether it would refuse, and why.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from fabrictime.web.users import Role, User
+from fabrictime.web.widgets import LiveList
+
+NO_LOGIN: Final = "This page has no login (web.login), so it changes nothing. Use the command."
+IN_THE_PAST: Final = "The page shows the past. Choose Live, or use the command."
+SILENCES: Final = (("+1h", 3600), ("+4h", 14_400), ("+24h", 86_400), ("+168h", 604_800))
+"""Ends of a silence as the command takes them, and the same in s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A button. `entry`: the part of the body that the user gives, as text or as one of `choices`."""
+
+    name: str
+    label: str
+    path: str
+    command: str
+    body: dict[str, Any] = field(default_factory=dict)
+    entry: str = ""
+    choices: tuple[tuple[str, int], ...] = ()
+
+
+def refusal(user: User | None, role: Role, is_past: bool) -> str:
+    """Return why the user cannot give an order that needs `role`; empty if the user can."""
+    if user is None:
+        return NO_LOGIN
+    if user.role < role:
+        return f"{user.name} may not do this: it needs the role {role.name.lower()}."
+    return IN_THE_PAST if is_past else ""
+
+
+def alert_orders(subject: str) -> list[Order]:
+    """Return what operators do about the alerts of a subject."""
+    name, path, body = shlex.quote(subject), "/api/v1/notes", {"subject": subject}
+    silence = f"fabrictime alert silence {name} --until {{}}"
+    return [
+        Order("ack", "Acknowledge", path, f"fabrictime alert ack {name}", {**body, "acknowledge": True}),
+        Order("silence", "Silence", path, silence, body, "silence_s", SILENCES),
+        Order("comment", "Comment", path, f"fabrictime alert comment {name} {{}}", body, "comment"),
+    ]
+
+
+PAUSES: Final = (
+    Order("pause", "Pause all action", "/api/v1/pause", "fabrictime pause"),
+    Order("revert", "Pause and undo", "/api/v1/pause", "fabrictime pause --revert", {"revert": True}),
+    Order("resume", "Resume", "/api/v1/resume", "fabrictime resume"),
+)
+"""What operators do about all action."""
+
+
+class Orders(LiveList[Any], component="orders.js"):
+    """A row of buttons for orders of one role."""
+
+    def __init__(self, role: Role) -> None:
+        super().__init__()
+        self._role = role
+
+    def show(self, orders: tuple[Order, ...] | list[Order], user: User | None, is_past: bool) -> None:
+        """Show these orders to the user."""
+        self.put([refusal(user, self._role, is_past), *orders])
+
+    def state(self) -> dict[str, Any]:
+        """Return the argument of the component's `put`."""
+        refused, *orders = self._shown or [""]
+        shown = [asdict(order) for order in orders]
+        return {"classes": " ".join(self._classes), "refusal": refused, "orders": shown}
