@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -160,13 +160,9 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     Typer reads options from the signature, so the returned function has the command's signature with the
     three options in place of `settings`.
     """
-    hints = get_type_hints(command, include_extras=True)
     shared: dict[str, Any] = {"log": Log, "config": ConfigFile, "directory": DataDir}
-    parameters = [
-        one.replace(annotation=hints[name])
-        for name, one in inspect.signature(command).parameters.items()
-        if name != "settings"
-    ]
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [one for one in signature.parameters.values() if one.name != "settings"]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters += [
         inspect.Parameter(name, kind, default=None, annotation=hint) for name, hint in shared.items()
@@ -177,7 +173,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
         paths = {name: values.pop(name, None) for name in shared}
         return command(settings_of(paths["config"], paths["directory"], paths["log"]), **values)
 
-    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
     return with_options
 
 
