@@ -1,6 +1,6 @@
 """Fits the weights of the diagnosis to recorded incidents of the simulation, and scores them.
 
-    python -m tools.fit_diagnosis record FOLDER COUNT    # simulates incidents, about 15 s of a core each
+    python -m tools.fit_diagnosis record FOLDER COUNT [SEED]  # simulates incidents, 15 s of a core each
     python -m tools.fit_diagnosis fit FOLDER             # writes streams/diagnosis/weights.json
     python -m tools.fit_diagnosis score FOLDER           # share of right answers, calibration, AUROC
 
@@ -38,6 +38,8 @@ from streams.diagnosis.case import Case
 from streams.diagnosis.symptoms import HYPOTHESES, Symptom, Symptoms
 
 FIT_SEEDS: Final = 2**40
+SEEDS_EACH: Final = 1000
+"""Distance of the seeds of two incidents: an incident without a place in its fleet takes the next seed."""
 WARM_S, LENGTH_S, RANKS = 8.0, 14.0, 16
 ROWS_EACH: Final = 4.0
 """Number of independent rows that an incident counts as: its evaluations repeat each other."""
@@ -285,11 +287,13 @@ def table_of(weights: model.Weights) -> dict[str, dict[str, float]]:
 # --------------------------------------------------------------------------------------------- record, score
 
 
-def record_incidents(folder: Path, count: int) -> Iterator[Path]:
-    """Simulate incidents of all kinds in turns, with seeds of the fit; yield the files."""
+def record_incidents(folder: Path, count: int, first: int = FIT_SEEDS) -> Iterator[Path]:
+    """Simulate incidents of all kinds in turns, with seeds from `first` on; yield the files that are new."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, kind in zip(range(count), itertools.cycle(KINDS), strict=False):
-        seed = FIT_SEEDS + 1000 * number
+        seed = first + SEEDS_EACH * number
+        if any((folder / f"{kind}-{other}.rec").exists() for other in range(seed, seed + SEEDS_EACH)):
+            continue
         warm_s = WARM_S + random.Random(seed).random()  # noqa: S311 - a simulated time
         for other in itertools.count(seed):
             try:
@@ -335,7 +339,7 @@ def main() -> None:
     """Run one of the three parts."""
     part, folder, *more = sys.argv[1:]
     if part == "record":
-        for path in record_incidents(Path(folder), int(more[0])):
+        for path in record_incidents(Path(folder), *map(int, more)):
             print(path, flush=True)
     elif part == "fit":
         text = json.dumps(fit(Path(folder)), indent=1)

@@ -49,6 +49,8 @@ _FULL_SHARE: Final = 0.5
 """Share of a ring's events at which its room is freed before the log has acknowledged them."""
 _MIN_DRAIN_S: Final = 0.002
 _RUNNING_CHECK_S: Final = 0.5
+_FIRST_REPEAT_S: Final = 3.5
+"""s after which a running operation is published again for the first time: idle peers are known by then."""
 _MAX_RUNNING: Final = 16
 _MAX_RUNNING_AT_END: Final = 64
 _MAX_QUEUE_PAIRS: Final = 32
@@ -110,7 +112,7 @@ class TracedProcess:
         """Fabric time of the end of the last record."""
         self._running_at_s = self._running_check_s = -settings.repeat_s
         self._running: set[int] = set()
-        self._has_new_running = False
+        self._has_new_running = self._is_repeated = False
         self._ended_before = 0
         self.activity = ActivityMeter(pid, now_s)
         self.rank_states: list[RankState] = []
@@ -256,7 +258,8 @@ class TracedProcess:
         self._running_check_s = now_s + _RUNNING_CHECK_S
         operations = self._long_running(1 if self._fold.counts["open"] else 0)
         is_new = any(int(number) not in self._running for number in operations["operation"])
-        wait_s = 0.0 if is_new else self._settings.repeat_s
+        repeat_s = self._settings.repeat_s
+        wait_s = 0.0 if is_new else repeat_s if self._is_repeated else min(_FIRST_REPEAT_S, repeat_s)
         self._has_new_running = len(operations) > 0 and now_s - self._running_at_s >= wait_s
 
     def _long_running(self, limit: int, after_s: float | None = None) -> npt.NDArray[Any]:
@@ -380,7 +383,8 @@ class TracedProcess:
         self._has_new_running = False
         self._running_at_s = now_s
         operations = self._long_running(_MAX_RUNNING)
-        self._running = {int(number) for number in operations["operation"]}
+        before, self._running = self._running, {int(number) for number in operations["operation"]}
+        self._is_repeated = self._running <= before
         return operations
 
     def _choose(

@@ -22,6 +22,10 @@ CERTAIN: Final = (Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH)
 WITHOUT_PROOF: Final = (Verdict.HANG, Verdict.STALLED)
 """Verdicts that others replace while the operation still runs."""
 WITHOUT_CAUSE: Final = (Verdict.HEALTHY, Verdict.UNKNOWN)
+Key = tuple[Verdict, str]
+"""Verdict and subject of an answer."""
+ANY_CAUSE: Final[Key] = (Verdict.UNKNOWN, "any")
+"""Stands for all causes once the answer is no longer possible, so that causes that alternate replace it."""
 
 
 @dataclass(slots=True)
@@ -31,7 +35,7 @@ class Answers:
     answer: Candidate | None = None
     stopped: tuple[int, int] | None = None
     """Communicator and number of the operation that the answer's cause stopped."""
-    _next: tuple[Verdict, str] | None = None
+    _next: Key | None = None
     _next_since_ns: int = 0
 
     def settle(
@@ -42,8 +46,9 @@ class Answers:
         `stopped`: communicator and number of the operation that does not end; None if there is none.
         """
         answer = self.answer
-        if answer is not None and self._is_kept(answer, best, stopped, end_ns):
-            same = next((other for other in ranked if _key(other) == _key(answer)), None)
+        same = next((other for other in ranked if answer is not None and _key(other) == _key(answer)), None)
+        rival = _key(best) if same is not None or best.verdict in WITHOUT_CAUSE else ANY_CAUSE
+        if answer is not None and self._is_kept(answer, best, rival, stopped, end_ns):
             if same is None and stopped is not None and stopped == self.stopped:
                 return _after_repair(answer)
             self.answer = answer if same is None else same
@@ -53,9 +58,9 @@ class Answers:
         return best
 
     def _is_kept(
-        self, answer: Candidate, best: Candidate, stopped: tuple[int, int] | None, end_ns: int
+        self, answer: Candidate, best: Candidate, rival: Key, stopped: tuple[int, int] | None, end_ns: int
     ) -> bool:
-        """Return whether the former answer is kept although another one is the best now."""
+        """Return whether the former answer is kept although another one, `rival`, is the best now."""
         if _key(best) == _key(answer):
             return False
         if stopped is not None and stopped == self.stopped and best.verdict not in CERTAIN:
@@ -64,8 +69,8 @@ class Answers:
             return False
         if answer.verdict == Verdict.UNKNOWN and best.verdict != Verdict.HEALTHY:
             return False
-        if self._next != _key(best):
-            self._next, self._next_since_ns = _key(best), end_ns
+        if self._next != rival:
+            self._next, self._next_since_ns = rival, end_ns
         needed_ns = GAP_NS if best.verdict == Verdict.UNKNOWN else SETTLE_NS
         return end_ns - self._next_since_ns < needed_ns
 
@@ -77,7 +82,7 @@ def _refines(best: Candidate, answer: Candidate) -> bool:
     return best.verdict == Verdict.FLAPPING_LINK and best.subject == answer.subject
 
 
-def _key(candidate: Candidate) -> tuple[Verdict, str]:
+def _key(candidate: Candidate) -> Key:
     return candidate.verdict, candidate.subject
 
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -71,6 +72,7 @@ static void write_file(int64_t size) {
 }
 
 static void read_fifo(void) {
+    if (mkfifo(fifo, 0600)) perror(fifo), exit(1);
     close(open(fifo, O_RDONLY));
 }
 

@@ -77,7 +77,7 @@ def record(kind: str, seed: int, *, ranks: int, warm_s: float, length_s: float) 
     """Run an incident and return its log. Raises LookupError if the fleet has no place for it."""
     sim = simulation(kind, seed, TOPICS, ranks=ranks)
     incident = draw(kind, sim, seed)
-    pipeline = Pipeline(sim, JOB)
+    pipeline = Pipeline(sim, JOB, diagnoses=False)
     messages: list[Logged] = []
     pipeline.on_message(_keep(messages))
     start_ns = sim.now_ns

@@ -25,17 +25,14 @@ TOPICS: Final = (*FLEET_TOPICS, DECISIONS)
 
 
 class Pipeline:
-    """The pipeline of one fleet with the stages that the diagnosis needs; it yields diagnoses of `job`."""
+    """The pipeline of one fleet with the stages that the diagnosis needs; it yields diagnoses of `job`.
 
-    def __init__(self, sim: Simulation, job: str) -> None:
-        stages = [
-            DelayStage(),
-            ClockStage(),
-            LinksStage(),
-            QueuesStage(),
-            ContentionStage(),
-            DiagnosisStage(),
-        ]
+    Without `diagnoses` it only makes what the diagnosis reads.
+    """
+
+    def __init__(self, sim: Simulation, job: str, *, diagnoses: bool = True) -> None:
+        stages = [DelayStage(), ClockStage(), LinksStage(), QueuesStage(), ContentionStage()]
+        stages += [DiagnosisStage()] * diagnoses
         self._job = job
         self._pipeline = SimPipeline(sim, stages, partitions=1, clock=time.process_time_ns)
 

@@ -140,7 +140,10 @@ def _collectives(case: Case) -> list[_Wait]:
 
 
 def _messages(case: Case) -> list[_Wait]:
-    """Return the waits of processes that do nothing but wait for messages, each with its peers."""
+    """Return the waits of processes that do nothing but wait for messages, each with its peers.
+
+    A peer whose newest record is too old is left out: it may itself wait.
+    """
     work, rows = case.work, case.work.rows
     is_message = np.isin(rows[:, Op.FUNCTION], list(_MESSAGES)) & (rows[:, Op.PEER] >= 0)
     candidates = np.flatnonzero(work.running & is_message)
@@ -153,12 +156,12 @@ def _messages(case: Case) -> list[_Wait]:
         since = max(idle_since.get(process, 0.0), float(work.begin[row]))
         group = case.ranks.communicators.get(int(rows[row, Op.COMMUNICATOR]))
         peer = group.processes.get(int(rows[row, Op.PEER])) if group is not None else None
-        if peer is None or peer == process or work.length_ns - since < MIN_AGE_NS:
-            continue
-        if not _is_idle(case, peer, idle_since):
+        waited_ns = work.length_ns - since
+        if peer is None or peer == process or waited_ns < MIN_AGE_NS or not _is_quiet(case, peer, idle_since):
             continue
         wait = waits.setdefault(process, _Wait({process: row}, since, False))
-        wait.targets.append(peer)
+        if _has_reported(case, peer, waited_ns):
+            wait.targets.append(peer)
     return [waits[process] for process in sorted(waits)]
 
 
@@ -171,13 +174,19 @@ def _idle_since(case: Case) -> dict[int, float]:
     return since
 
 
-def _is_idle(case: Case, process: int, idle_since: dict[int, float]) -> bool:
-    """Return whether a process began and ended nothing lately, or has long been silent."""
+def _is_quiet(case: Case, process: int, idle_since: dict[int, float]) -> bool:
+    """Return whether a process began and ended nothing lately, as far as its records say."""
     rank = case.ranks.by_process.get(process)
-    if rank is None or rank.ended:
+    is_gone = rank is None or rank.ended
+    return is_gone or case.work.length_ns - idle_since.get(process, 0.0) >= MIN_AGE_NS
+
+
+def _has_reported(case: Case, process: int, waited_ns: float) -> bool:
+    """Return whether a process would have reported an operation that it does since another one waits."""
+    rank = case.ranks.by_process.get(process)
+    if rank is None or rank.ended or waited_ns >= REPORT_NS:
         return True
-    is_quiet = case.work.length_ns - idle_since.get(process, 0.0) >= MIN_AGE_NS
-    return is_quiet and (rank.seen_ns >= case.end_ns - NS_PER_S or _is_silent(case, rank))
+    return rank.seen_ns >= case.end_ns - NS_PER_S or _is_silent(case, rank)
 
 
 def _is_silent(case: Case, rank: Rank) -> bool:

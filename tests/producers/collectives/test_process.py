@@ -106,7 +106,8 @@ def test_a_hang_shows_within_seconds_and_is_repeated_seldom(segment):
         traced.step(float(now))
     shown = [at for (at, _), record in zip(traced.sizes, traced.records, strict=True) if record["operations"]]
     assert shown[0] <= 1.0
-    assert min(np.diff(shown)) >= 5
+    assert 3 <= shown[1] - shown[0] <= 4, "soon for the first time: a stall is named with it"
+    assert min(np.diff(shown[1:])) >= 5
     assert len(shown) >= 5
     running = kept(traced.records)[0]
     assert (running["kept"], running["end_ns"], running["seq"], running["channels"]) == (

@@ -44,6 +44,17 @@ def test_another_answer_that_lasts_replaces_a_cause() -> None:
     assert answered(STRAGGLER, *[HEALTHY] * 4)[-2:] == [Verdict.STRAGGLER, Verdict.HEALTHY]
 
 
+def test_an_answer_without_evidence_is_replaced_although_the_best_cause_alternates() -> None:
+    """Two links of one path can be equally likely."""
+    contended = [replace(candidate(Verdict.CONTENTION, name), confidence=0.9) for name in ("a>b", "b>c")]
+    assert answered(STRAGGLER, *contended * 2)[-2:] == [Verdict.STRAGGLER, Verdict.CONTENTION]
+    answers = Answers()
+    answers.settle(STRAGGLER, [STRAGGLER], None, 0)
+    for at in range(1, 9):
+        best = contended[at % 2]
+        assert answers.settle(best, [best, STRAGGLER], None, at * S) == STRAGGLER, "it is still possible"
+
+
 def test_a_job_that_is_still_slow_keeps_its_cause_for_longer() -> None:
     answers = answered(STRAGGLER, *[UNKNOWN] * 12)
     assert answers.index(Verdict.UNKNOWN) == 11

@@ -14,6 +14,8 @@ from fabrictime.bench.foreign._truth import MESSAGES
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not OPEN_MPI.is_installed, reason=f"no Open MPI ({OPEN_MPI.packages})")
+JOB = f"foreign-test-{os.getpid()}"
+"""Another process that runs these tests has jobs of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def start(built, tmp_path):
         command = _programs.own(built, page.path, name, 400, 1000)
         children.append(
             subprocess.Popen(
-                OPEN_MPI.command(3, {"FABRICTIME_JOB": "foreign-test"}, *command), stderr=subprocess.DEVNULL
+                OPEN_MPI.command(3, {"FABRICTIME_JOB": JOB}, *command), stderr=subprocess.DEVNULL
             )
         )
         pages.append(page)
@@ -57,9 +59,10 @@ def test_each_program_runs_with_three_times_its_bytes_and_again_without(start, n
     wait_until(lambda: min(page.iterations()) > at + 20)
 
 
-def test_a_stuck_rank_stops_the_others(start):
+@pytest.mark.parametrize("fault", ["STUCK", "FIFO"])
+def test_a_stuck_rank_stops_the_others(start, fault):
     page = start("reduce")
-    page.begin("STUCK", 1, 0)
+    page.begin(fault, 1, 0)
     page.begun_ns(20)
     wait_until(lambda: len(set(page.iterations())) == 1)
     stuck = page.iterations()
@@ -69,5 +72,5 @@ def test_a_stuck_rank_stops_the_others(start):
 
 def test_the_ranks_of_a_job_are_found_by_their_environment(start):
     page = start("halo")
-    assert _hosts.ranks_of("foreign-test") == dict(enumerate(page.pids()))
-    assert os.getpid() not in _hosts.ranks_of("foreign-test").values()
+    assert _hosts.ranks_of(JOB) == dict(enumerate(page.pids()))
+    assert os.getpid() not in _hosts.ranks_of(JOB).values()

@@ -104,6 +104,25 @@ def test_receives_that_were_posted_ahead_are_no_waits() -> None:
     assert messages((0, 1), (1, 2), (3, 0), late_ns=10_000_000) is None
 
 
+@pytest.mark.parametrize(("waited_ns", "named"), [(4 * S, [2]), (3 * S, [])])
+def test_a_sender_without_a_recent_record_is_named_once_it_would_have_reported(
+    waited_ns: int, named: list[int]
+) -> None:
+    """Rank 3 waits for 0, which waits for 2; the newest record of 2 is two seconds old, so 2 is not silent."""
+    world = World(Job(ranks=4, queue_pairs=False))
+    world.learn(1)
+    begin_ns = world.job.at_ns
+    end_ns = begin_ns + waited_ns
+    for rank, peer in ((0, 2), (1, 2), (2, None), (3, 0)):
+        row = {"seq": 5, "function": "RECEIVE", "peer": peer, "begin_ns": begin_ns}
+        rows = [] if peer is None else [make_part("CollectiveBatch", "CollectiveOperation", **row)]
+        until_ns = end_ns - 2 * S * (rank == 2)
+        world.view.take(world.job.batch(rank, rows, begin_ns, until_ns), end_ns)
+    stuck_at = find_stuck(case_of(world.view, world.network, end_ns - 5 * S, end_ns, DiagnosisRules()))
+    assert stuck_at is not None
+    assert [rank.number for rank in stuck_at.missing] == named
+
+
 def test_ranks_that_wait_for_messages_from_each_other() -> None:
     found = messages((0, 1), (1, 0))
     assert found is not None
