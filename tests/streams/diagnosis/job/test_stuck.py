@@ -108,7 +108,7 @@ def test_receives_that_were_posted_ahead_are_no_waits() -> None:
 def test_a_sender_without_a_recent_record_is_named_once_it_would_have_reported(
     waited_ns: int, named: list[int]
 ) -> None:
-    """Rank 3 waits for 0, which waits for 2; the newest record of 2 is two seconds old, so 2 is not silent."""
+    """Rank 3 waits for 0, and 0 for 2, whose newest record is two seconds old: 2 is not silent."""
     world = World(Job(ranks=4, queue_pairs=False))
     world.learn(1)
     begin_ns = world.job.at_ns
