@@ -7,6 +7,10 @@ from typing import Final, NamedTuple
 
 MAX_RANK: Final = 1_000_000
 """Largest rank that is believed; a larger number in a file is not a rank."""
+LOCAL: Final = ("P2P", "SHM", "NVLS")
+"""Transports within a host: between GPUs over NVLink or PCIe, host memory, multicast of NVLink switches."""
+COLLNET: Final = "COLLNET"
+"""Transport of reductions within the switches (SHARP)."""
 
 
 class Group(NamedTuple):
@@ -180,13 +184,18 @@ class HostNetwork:
 
 
 class Channel(NamedTuple):
-    """The use of a NIC by a rank: transport such as IB or Socket, index of the device, GPUDirect."""
+    """The use of a NIC by a rank: transport such as IB or Socket, index of the device, GPUDirect.
+
+    Of a connection within a host, the transport is P2P, SHM or NVLS, and the device -1. In-network reduction
+    (SHARP) has the transport COLLNET. `communicator` is empty if unknown.
+    """
 
     rank: int
     host: str
     transport: str
     device: int
     is_gdr: bool
+    communicator: str = ""
 
 
 @dataclass(slots=True)
@@ -211,6 +220,9 @@ class Observations:
     timeouts: list[Timeout] = field(default_factory=list)
     networks: dict[str, HostNetwork] = field(default_factory=dict)
     channels: dict[Channel, int] = field(default_factory=dict)
+    """Connections between hosts, and the number of lines about each."""
+    other_channels: dict[Channel, int] = field(default_factory=dict)
+    """Connections within hosts, and by SHARP."""
     init_started: set[int] = field(default_factory=set)
     init_completed: set[int] = field(default_factory=set)
     net_errors: list[NetError] = field(default_factory=list)

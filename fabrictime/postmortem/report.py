@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from fabrictime.postmortem import communicators
 from fabrictime.postmortem.base import Explanation
 from fabrictime.postmortem.folder import FORMATS, Reading, read_folder
 from fabrictime.postmortem.network import NetworkReport
@@ -62,6 +63,7 @@ def as_json(
             for other in verdict.others
         ],
         "missing": list(verdict.missing),
+        "transports": communicators.as_json(reading.observations),
         **({"network": network_json(network)} if network is not None else {}),
     }
 
@@ -93,6 +95,7 @@ def draw(reading: Reading, verdict: Verdict, network: NetworkReport | None = Non
         Text(f"also possible: {other.verdict} ({other.confidence:.0%}): {other.text}", "dim")
         for other in verdict.others
     ]
+    parts += [Text(line, "dim") for line in communicators.lines(reading.observations)]
     parts += [Text(line) for line in network_lines(network)] if network is not None else []
     parts += [Text(f"missing: {line}", "dim") for line in verdict.missing]
     parts += [Text(f"not read: {name}: {reason}", "dim") for name, reason in reading.unread[:_SHOWN_FILES]]

@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Final
 
 from fabrictime.postmortem.base import Explanation, culprits_of, host_names, names_text, ranks_text
+from fabrictime.postmortem.communicators import device_name, is_socket, mixed_networks, through_memory
 from fabrictime.postmortem.observations import Channel, NetError, Observations
-
-_SOCKET: Final = "Socket"
 
 
 def fallbacks(out: Observations) -> Iterator[Explanation]:
     """Yield hosts whose transport is worse than that of the others, or than their NICs allow."""
     yield from _sockets(out)
+    yield from mixed_networks(out)
     yield from _fewer_nics(out)
     yield from _no_gdr(out)
+    yield from through_memory(out)
 
 
 def nics_of_ranks(out: Observations) -> dict[int, set[str]]:
     """Return rank to the NICs that its channels used, as HOST/DEVICE."""
     nics: dict[int, set[str]] = defaultdict(set)
     for channel in out.channels:
-        nics[channel.rank].add(f"{channel.host}/{_device(channel.host, channel.device, out)}")
+        nics[channel.rank].add(device_name(channel, out))
     return nics
-
-
-def _device(host: str, index: int, out: Observations) -> str:
-    return out.network_of(host).rdma_devices.get(index, f"device {index}")
 
 
 def _transports(out: Observations) -> dict[str, str]:
@@ -47,7 +43,7 @@ def _transports(out: Observations) -> dict[str, str]:
 
 def _sockets(out: Observations) -> Iterator[Explanation]:
     transports = _transports(out)
-    on_sockets = sorted(host for host, transport in transports.items() if transport.startswith(_SOCKET))
+    on_sockets = sorted(host for host, transport in transports.items() if is_socket(transport))
     if not on_sockets:
         return
     others = sorted({transports[host] for host in transports.keys() - set(on_sockets)})
@@ -77,8 +73,8 @@ def _used(out: Observations) -> dict[str, set[str]]:
     used: dict[str, set[str]] = defaultdict(set)
     ranks: dict[str, set[int]] = defaultdict(set)
     for channel in out.channels:
-        if not channel.transport.startswith(_SOCKET):
-            used[channel.host].add(_device(channel.host, channel.device, out))
+        if not is_socket(channel.transport):
+            used[channel.host].add(device_name(channel, out).partition("/")[2])
             ranks[channel.host].add(channel.rank)
     largest = max(map(len, ranks.values()), default=0)
     return {host: devices for host, devices in used.items() if len(ranks[host]) == largest}
@@ -137,7 +133,7 @@ def _absent_devices(few: list[str], devices: Mapping[str, set[str]]) -> list[str
 
 def _no_gdr(out: Observations) -> Iterator[Explanation]:
     """Yield hosts or NICs without GPUDirect RDMA where others use it."""
-    over_rdma = [channel for channel in out.channels if not channel.transport.startswith(_SOCKET)]
+    over_rdma = [channel for channel in out.channels if not is_socket(channel.transport)]
     with_gdr = {channel.host for channel in over_rdma if channel.is_gdr}
     without = [channel for channel in over_rdma if not channel.is_gdr]
     bad = sorted({channel.host for channel in without} - with_gdr) or _disabled(with_gdr, out)
@@ -152,9 +148,7 @@ def _partly_without_gdr(
     without: Sequence[Channel], with_gdr: set[str], out: Observations
 ) -> Iterator[Explanation]:
     """Yield the NICs without GPUDirect RDMA on hosts that use it over other NICs."""
-    nics = {
-        f"{channel.host}/{_device(channel.host, channel.device, out)}": channel.host for channel in without
-    }
+    nics = {device_name(channel, out): channel.host for channel in without}
     if nics and with_gdr and len(nics) <= len(with_gdr):
         text = f"NCCL used no GPUDirect RDMA over {names_text(sorted(nics))}, over others it did"
         culprits = (*(f"nic {name}" for name in sorted(nics)), *host_names(dict.fromkeys(nics.values())))

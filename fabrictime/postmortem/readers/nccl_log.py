@@ -11,7 +11,14 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from fabrictime.postmortem.observations import MAX_RANK, Channel, NetError, Observations
+from fabrictime.postmortem.observations import (
+    COLLNET,
+    LOCAL,
+    MAX_RANK,
+    Channel,
+    NetError,
+    Observations,
+)
 
 MAX_CHANNELS: Final = 2_000_000
 """Largest number of distinct channel lines that are counted."""
@@ -28,6 +35,8 @@ _VIA: Final = re.compile(
     r"(\d{1,8})(?:\[\w+\])? -> (\d{1,8})(?:\[\w+\])? \[(send|receive)\] via NET/(.{1,40}?)/(\d{1,4})"
     r"(?:\(\d+\))?(/GDRDMA|/)?"
 )
+_LOCAL: Final = re.compile(r"(\d{1,8})\[\w+\] -> \d{1,8}\[\w+\] via (P2P|SHM)/")
+_COLLNET: Final = re.compile(r" : (\d{1,8}) \[(?:send|receive)\] via COLLNET/.{1,40}?/(\d{1,4})(/GDRDMA)?")
 _GDR: Final = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA (\d{1,4}) ?:? ?'?([\w.-]*)'?")
 _COMPLETION: Final = re.compile(
     r"Got completion from peer (\S+?)(?:<\d+>)? with (?:error|status)[ =]?(\S+?),? .*?(?:hca (\S+))?$"
@@ -62,17 +71,30 @@ class _Init(NamedTuple):
     communicator: str
 
 
+class _Connection(NamedTuple):
+    """A line about a connection. Its communicator is the one whose start the process logged last."""
+
+    process: _Process
+    rank: int
+    transport: str
+    device: int
+    is_gdr: bool
+    communicator: str
+
+
 class NcclLog:
     """The state of the logs of a job."""
 
     def __init__(self, out: Observations) -> None:
         self._out = out
         self._inits: dict[_Process, list[_Init]] = {}
-        self._channels: dict[tuple[_Process, int, str, int, bool], int] = {}
+        self._communicators: dict[_Process, str] = {}
+        self._channels: dict[_Connection, int] = {}
         self._readers: tuple[tuple[str, Callable[[_Process, str], None]], ...] = (
             ("Init ", self._take_init),
             ("Using", self._take_network),
-            (" via NET/", self._take_channel),
+            (" via ", self._take_channel),
+            ("NVLS comm ", self._take_nvls),
             ("GPU Direct RDMA", self._take_gdr),
             ("Got completion", self._take_completion),
             ("async", self._take_async),
@@ -111,15 +133,18 @@ class NcclLog:
             self._out.init_started.add(rank)
             if any(init.is_complete for init in of_world):
                 self._out.init_completed.add(rank)
-        for (process, stated, transport, device, is_gdr), lines in self._channels.items():
-            channel = Channel(ranks.get(process, stated), process.host, transport, device, is_gdr)
-            self._out.channels[channel] = self._out.channels.get(channel, 0) + lines
+        for (process, stated, *use), lines in self._channels.items():
+            channel = Channel(ranks.get(process, stated), process.host, *use)
+            is_net = channel.transport not in LOCAL and channel.transport != COLLNET
+            channels = self._out.channels if is_net else self._out.other_channels
+            channels[channel] = channels.get(channel, 0) + lines
 
     def _take_init(self, process: _Process, text: str) -> None:
         match = _INIT.search(text)
         if match is not None and int(match[1]) <= MAX_RANK and int(match[2]) <= MAX_RANK:
             init = _Init(int(match[1]), int(match[2]), match[4] == "COMPLETE", match[3] or "")
             inits = self._inits.setdefault(process, [])
+            self._communicators[process] = init.communicator
             if len(inits) < 10_000:
                 inits.append(init)
 
@@ -135,12 +160,26 @@ class NcclLog:
                 network.addresses.add(address.strip("[]").partition("%")[0])
 
     def _take_channel(self, process: _Process, text: str) -> None:
-        match = _VIA.search(text)
-        if match is None or len(self._channels) >= MAX_CHANNELS:
-            return
-        rank = int(match[1] if match[3] == "send" else match[2])
-        key = (process, rank, match[4].strip(), int(match[5]), match[6] == "/GDRDMA")
-        self._channels[key] = self._channels.get(key, 0) + 1
+        if match := _VIA.search(text):
+            rank = int(match[1] if match[3] == "send" else match[2])
+            self._add_channel(process, rank, match[4].strip(), int(match[5]), is_gdr=match[6] == "/GDRDMA")
+        elif match := _LOCAL.search(text):
+            self._add_channel(process, int(match[1]), match[2])
+        elif match := _COLLNET.search(text):
+            self._add_channel(process, int(match[1]), COLLNET, int(match[2]), is_gdr=bool(match[3]))
+
+    def _take_nvls(self, process: _Process, text: str) -> None:
+        inits = self._inits.get(process)
+        if inits and text.startswith("NVLS comm "):
+            self._add_channel(process, inits[-1].rank, "NVLS")
+
+    def _add_channel(
+        self, process: _Process, rank: int, transport: str, device: int = -1, *, is_gdr: bool = False
+    ) -> None:
+        if len(self._channels) < MAX_CHANNELS:
+            communicator = self._communicators.get(process, "")
+            key = _Connection(process, rank, transport, device, is_gdr, communicator)
+            self._channels[key] = self._channels.get(key, 0) + 1
 
     def _take_gdr(self, process: _Process, text: str) -> None:
         match = _GDR.search(text)

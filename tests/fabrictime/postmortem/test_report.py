@@ -22,7 +22,7 @@ def test_the_command_prints_one_json_object_and_a_text(tmp_path):
     write_dumps(tmp_path, lambda rank: done if rank == 3 else [*done, waiting()])
     result = run("--folder", tmp_path, "--json")
     assert result.exit_code == 0
-    assert list(json.loads(result.stdout)) == [*KEYS, "also_possible", "missing", "network"]
+    assert list(json.loads(result.stdout)) == [*KEYS, "also_possible", "missing", "transports", "network"]
     assert "/nonexistent/fabrictime" in json.loads(result.stdout)["network"]["missing"]
     text = run("--folder", tmp_path).stdout
     assert "HANG" in text
