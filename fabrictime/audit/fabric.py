@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from schemas.kafka.message import Message
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import Nic
 from schemas.topics import (
+    AUDIT,
     AUDIT_RUNS,
     CLOCK_OFFSETS,
     DELAYS,
@@ -20,6 +22,8 @@ from schemas.topics import (
 )
 from schemas.topology import Topology
 from streams.audit.fabric.records import FabricRecords
+from streams.audit.hosts.part_history import PART_FACTS, PartHistory
+from streams.audit.hosts.trends import HISTORY_DAYS
 
 RECENT_S: Final = 30.0
 """Largest age of delays, queues and clocks that are evaluated: at least ten windows."""
@@ -27,6 +31,9 @@ _WHOLE: Final[tuple[Topic, ...]] = (PATHS, FLOW_ROUTES, LINK_HEALTH, AUDIT_RUNS)
 _RECENT: Final[tuple[Topic, ...]] = (DELAYS, QUEUES, CLOCK_OFFSETS)
 _NEWEST: Final = (PATHS.name, FLOW_ROUTES.name, LINK_HEALTH.name)
 """Topics from which only the newest record of each key is evaluated."""
+
+
+_PART_FACTS: Final = [name.encode() for name in PART_FACTS]
 
 
 class Entry(NamedTuple):
@@ -43,7 +50,7 @@ def fabric_of(
     """Return the records of a fabric. `before_ns`: time of this run; `peers`: number of peers per NIC."""
     newest: dict[str, dict[str, Any]] = {name: {} for name in _NEWEST}
     windows: dict[str, list[Any]] = {topic.name: [] for topic in _RECENT}
-    since_ns = 0
+    since_ns, history = 0, PartHistory()
     for topic, key, record in entries:
         if topic in newest:
             newest[topic].pop(key, None)
@@ -51,6 +58,8 @@ def fabric_of(
                 newest[topic][key] = record
         elif record is None:
             continue
+        elif topic == AUDIT.name:
+            history.take(record)
         elif topic in windows:
             windows[topic].append(record)
         elif not record["hosts"] and record["requested_ns"] < before_ns:
@@ -67,6 +76,7 @@ def fabric_of(
         topology=topology,
         since_ns=since_ns,
         full_mesh=peers >= len(nics) - 1,
+        history=history,
     )
 
 
@@ -77,10 +87,18 @@ def read_fabric(
     starts: dict[Topic, Start] = {
         **dict.fromkeys(_WHOLE, BEGINNING),
         **dict.fromkeys(_RECENT, back(RECENT_S)),
+        AUDIT: back(HISTORY_DAYS * 86_400.0),
     }
     with TopicReader.open(cluster, starts) as reader:
+        messages = filter(_is_evaluated, reader.read_to_end())
         entries = (
             Entry(message.topic, message.key, record)
-            for message, record in reader.decoded(reader.read_to_end(), cluster.registry())
+            for message, record in reader.decoded(messages, cluster.registry())
         )
         return fabric_of(nics, entries, topology, before_ns=before_ns, peers=peers)
+
+
+def _is_evaluated(message: Message) -> bool:
+    """Return whether a message is decoded: of weeks of audit results, only those with readings of parts."""
+    value = message.value
+    return message.topic != AUDIT.name or (value is not None and any(name in value for name in _PART_FACTS))

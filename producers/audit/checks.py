@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from producers.audit.backend import counters, ethernet, marking, qos, rdma, rdma_devices, source_routes, ufm
+from producers.audit.backend import (
+    counters,
+    ethernet,
+    marking,
+    modules,
+    qos,
+    rdma,
+    rdma_devices,
+    source_routes,
+    ufm,
+)
 from producers.audit.base import Check
 from producers.audit.frontend import addressing, bonds, reach, services, sockets
 from producers.audit.gpu import amd, nvidia, stalled
@@ -23,7 +33,7 @@ CHECKS: Final[dict[str, Check]] = {
         *(file_systems, drives),
         *(pcie, affinity),
         *(addressing, bonds, services, sockets, reach),
-        *(rdma, rdma_devices, counters, nic_log, ufm, ethernet, qos, marking, source_routes),
+        *(rdma, rdma_devices, counters, nic_log, ufm, ethernet, modules, qos, marking, source_routes),
         *(kernel_log, unknown_lines),
         *(one_host, torch_checks, provisioning, between_hosts),
     )

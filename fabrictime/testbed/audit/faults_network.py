@@ -19,6 +19,7 @@ from fabrictime.testbed.audit.recorded_services import (
     LOG,
     MARKING,
     MLXLINK,
+    MLXLINK_MODULE,
     PMC,
     PPCC,
     PTP,
@@ -158,8 +159,11 @@ def flaps(count: int, apart_s: float, down_s: float) -> Plant:
 
 def mlxlink(old: str, new: str) -> Plant:
     """Return a fault that changes part of the mlxlink report on a link."""
-    require(old in MLXLINK, f"{old} in the recorded host")
-    return prints(("mlxlink", "-d", BACK, "-c", "-e"), MLXLINK.replace(old, new))
+    require(old in MLXLINK + MLXLINK_MODULE, f"{old} in the recorded host")
+    return both(
+        prints(("mlxlink", "-d", BACK, "-c", "-e"), MLXLINK.replace(old, new)),
+        prints(("mlxlink", "-d", BACK, "-m"), MLXLINK_MODULE.replace(old, new)),
+    )
 
 
 FRONTEND: dict[str, tuple[str, Plant]] = {
@@ -360,6 +364,8 @@ BACKEND: dict[str, tuple[str, Plant]] = {
     "effective BER": ("backend.link-quality", mlxlink("15E-255", "3E-9")),
     "raw BER": ("backend.link-quality", mlxlink("2E-10", "4E-4")),
     "recommendation": ("backend.link-quality", mlxlink("No issue was observed", "Bad signal integrity")),
+    "little light": ("backend.modules", mlxlink("2.21,1.97", "-10.9,1.97")),
+    "hot module": ("backend.modules", mlxlink("54 [", "76 [")),
     "other FEC": ("backend.fec", mlxlink("Standard_RS-FEC - (544,514)", "No FEC")),
     "no LLDP neighbour": (
         "backend.lldp",

@@ -69,6 +69,25 @@ Raw Physical Errors Per Lane       : 2413,1109,870,5521
 Raw Physical BER                   : 2E-10
 Link Down Counter                  : 0
 """
+MLXLINK_MODULE = """
+Operational Info
+----------------
+State                              : Active
+Physical state                     : LinkUp
+Speed                              : NDR
+
+Module Info
+-----------
+Temperature [C]                    : 54 [-5..75]
+Voltage [mV]                       : 3261.2 [2970..3630]
+Bias Current [mA]                  : 8.38,8.42,8.4,8.35 [2..15]
+Rx Power Current [dBm]             : 1.84,1.95,2.21,1.97 [-10.41..6]
+Tx Power Current [dBm]             : 1.51,1.43,1.56,1.72 [-8.508..5]
+Identifier                         : OSFP
+Vendor Name                        : NVIDIA
+Vendor Part Number                 : MMA4Z00-NS400
+Vendor Serial Number               : MT2330FT01234
+"""
 MLXCONFIG = """
 Device #1:
 ----------
@@ -192,6 +211,7 @@ COMMANDS: dict[tuple[str, ...], str] = {
 for _address in DEVICES.values():
     COMMANDS |= {
         ("mlxlink", "-d", _address, "-c", "-e"): MLXLINK,
+        ("mlxlink", "-d", _address, "-m"): MLXLINK_MODULE,
         ("mlxconfig", "-d", _address, "query"): MLXCONFIG,
         ("mlxreg", "-d", _address, "--get", "--reg_name", "PPCC", "--indexes", PPCC): MLXREG,
     }

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from producers.audit.backend.rdma_devices import nvidia_devices
-from producers.audit.backend.rdma_ports import backend_interfaces, board_by_interface
+from producers.audit.backend.rdma_ports import backend_interfaces, board_by_interface, interfaces
 from producers.audit.base import Checks, Finding, checked, failed, passed, short_lines, stated
 from producers.audit.host.base import Host, Missing
 from producers.ports.ethtool import LinkSettings
@@ -34,7 +34,7 @@ NO_ISSUE: Final = "No issue was observed"
 UNWANTED_FLAGS: Final = frozenset({"PROMISC", "ALLMULTI", "NOARP"})
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _RAW: Final = re.compile(r"rx_err_lane_(\d+)_phy")
-_PAIR: Final = re.compile(r"^([A-Za-z][^:\n]*?)\s*:\s+(\S.*?)\s*$", re.MULTILINE)
+_PAIR: Final = re.compile(r"^[ \t]*([A-Za-z][^:\n]*?)\s*:\s+(\S.*?)\s*$", re.MULTILINE)
 CHECKS: Final = Checks()
 
 
@@ -100,6 +100,10 @@ def error_ratios(host: Host) -> Iterator[Finding]:
             ratio = left / max(bits, MIN_BITS)
             text = f"effective error ratio {ratio:.1e}, expected at most {MAX_EFFECTIVE:g}"
             yield checked(ratio <= MAX_EFFECTIVE, text, name)
+        yield stated("raw_bit_errors_total", sum(raw.values()), name)
+        yield stated("received_bits_total", bits, name)
+        if "link_down_events_phy" in statistics:
+            yield stated("link_down_total", statistics["link_down_events_phy"], name)
     if not any_port:
         raise Missing("no driver of a NIC counts bit errors")
 
@@ -155,7 +159,7 @@ def _driver(host: Host, name: str) -> tuple[str, str]:
 
 
 def module_report(text: str) -> dict[str, str]:
-    """Return the values by name in mlxlink's output, without its colour codes."""
+    """Return the values by name in the output of mlxlink or `ethtool -m`, without colour codes."""
     return dict(_PAIR.findall(short_lines(_COLOUR.sub("", text))))
 
 
@@ -169,12 +173,17 @@ def _reports(host: Host) -> Iterator[tuple[str, dict[str, str]]]:
 def link_quality(host: Host) -> Iterator[Finding]:
     """Find ports of which the firmware reports bit errors or recommends a repair."""
     limits = (("Effective Physical BER", MAX_EFFECTIVE), ("Raw Physical BER", MAX_RAW))
+    ethernet = {port.device for port, _ in interfaces(host)}
     for subject, report in _reports(host):
         for name, limit in limits:
             ratio = float(report[name])
             yield checked(ratio <= limit, f"{name} {ratio:.1e}, expected at most {limit:g}", subject)
         advice = report["Recommendation"]
         yield checked(advice.startswith(NO_ISSUE), f"mlxlink: {advice}", subject)
+        if subject not in ethernet:  # of Ethernet, `backend.error-ratios` states the counters
+            yield stated("raw_bit_error_ratio", float(report["Raw Physical BER"]), subject)
+            if report.get("Link Down Counter", "").isdecimal():
+                yield stated("link_down_total", int(report["Link Down Counter"]), subject)
 
 
 @CHECKS.error("backend.fec", "Links of one speed use the same FEC", 17, limit_s=60.0)

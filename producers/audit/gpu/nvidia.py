@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from producers.audit.base import Checks, Fact, Finding, checked, failed, passed
+from producers.audit.base import Checks, Fact, Finding, checked, failed, passed, stated
 from producers.audit.gpu.sku import NVIDIA, gpu_addresses, sku_of
 from producers.audit.host.base import NVML, Host, Missing, NotRecorded, Unreadable
 from producers.audit.reasons import mismatch
@@ -204,9 +204,6 @@ RULES: Final = (
          lambda peers, nvlinks: not nvlinks or not any(peers),
          "status of peer access by GPU: {0}, expected 0", ERROR, AuditAction.REBOOT,
          "nvidia-smi topo -p2p r; check NVLink, ACS and IOMMU", (65,)),
-    Rule("gpu.nvlink-errors", "NVLinks count few errors", ("nvlink_errors",),
-         lambda counts: sum(counts) <= MAX_LINK_ERRORS, "errors by link: {0}, expected at most 4 in all",
-         WARNING, AuditAction.RESET, "Reset all GPUs; replace the GPU if they return", (65,)),
     Rule("gpu.graphics", "No graphics process uses a GPU", ("graphics_processes",), lambda pids: not pids,
          "graphics processes {0}", WARNING, AuditAction.MONITOR, "systemctl set-default multi-user.target",
          (81,)),
@@ -308,6 +305,25 @@ def _nvlinks(host: Host) -> Iterator[Finding]:
         yield replace(finding, fact=Fact("nvlinks", str(len(links)), float(len(links))))
 
     yield from _of_each(find)(host)
+
+
+@CHECKS.warning("gpu.nvlink-errors", "NVLinks count few errors", 65)
+@remedy.reset("Reset all GPUs; replace the GPU if they return")
+def _nvlink_errors(host: Host) -> Iterator[Finding]:
+    """Find GPUs with errors of NVLinks, and state the count of each link."""
+
+    def find(gpu: Gpu) -> Iterator[Finding]:
+        counts = gpu.value("nvlink_errors")
+        text = f"errors by link: {counts}, expected at most {MAX_LINK_ERRORS} in all"
+        yield checked(sum(counts) <= MAX_LINK_ERRORS, text)
+
+    yield from _of_each(find)(host)
+    for gpu in gpus(host):
+        counts = gpu.values.get("nvlink_errors")
+        if isinstance(counts, list) and counts:
+            yield stated("gpu_serial", str(gpu.values.get("uuid")), gpu.subject)
+            for link, count in enumerate(counts):
+                yield stated("nvlink_errors_total", count, f"{gpu.subject}/NVLink {link}")
 
 
 def _figure(host: Host, name: str, text: str) -> Iterator[Finding]:

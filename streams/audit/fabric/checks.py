@@ -20,7 +20,8 @@ from streams.audit.fabric.path_delays import asymmetries, one_way_delays
 from streams.audit.fabric.rail_reach import rail_reach
 from streams.audit.fabric.rails import rails
 from streams.audit.fabric.records import FabricRecords
-from streams.audit.results import Found, Scope, error, results_of, rule_of
+from streams.audit.hosts.trends import part_trends
+from streams.audit.results import Found, Scope, error, results_of, rule_of, warning
 
 
 @error("fabric.rails", "Every NIC is on a leaf of its rail")
@@ -34,6 +35,12 @@ def _rails(fabric: FabricRecords, cabling: Callable[[], Cabling]) -> Iterator[Fo
 @remedy.monitor("Move the cable, or correct the topology file")
 def _cables(_: FabricRecords, cabling: Callable[[], Cabling]) -> Iterator[Found]:
     return cabling().findings()
+
+
+@warning("fabric.trends", "No link or module approaches its limit, or fails again and again", 16, 17, 65)
+@remedy.monitor("Clean and reseat the connector, else replace the part before the day that the text names")
+def _trends(fabric: FabricRecords) -> Iterator[Found]:
+    return part_trends(fabric.history)
 
 
 _FINDERS: Final[tuple[Callable[..., Iterator[Found]], ...]] = (
@@ -52,6 +59,7 @@ _FINDERS: Final[tuple[Callable[..., Iterator[Found]], ...]] = (
     rail_reach,
     ecn,
     classes,
+    _trends,
 )
 RULES: Final = tuple(map(rule_of, _FINDERS))
 """All checks of the fabric, in the order of the report."""

@@ -20,6 +20,7 @@ from schemas.records import (
     PathSource,
 )
 from schemas.topology import Topology, nic_end
+from streams.audit.hosts.part_history import PartHistory
 from streams.audit.results import FLEET, Found
 
 
@@ -51,6 +52,8 @@ class FabricRecords:
     topology: Topology = field(default_factory=Topology)
     since_ns: int = 0
     full_mesh: bool = False
+    history: PartHistory = field(default_factory=PartHistory)
+    """Readings of the hosts' links and modules over weeks."""
 
     @cached_property
     def nic_of(self) -> dict[str, Nic]:

@@ -18,6 +18,7 @@ from schemas.records import AuditAction, AuditFact, AuditResult, AuditSeverity, 
 from schemas.strict_model import StrictModel
 from schemas.units import number_text
 from streams.audit.hosts.compare import NOISE_FLOOR, deviation_floors, rule_name, series_of
+from streams.audit.hosts.part_history import PART_FACTS
 from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
 from streams.audit.robust import SIGMAS_OF_MAD, Z_THRESHOLD, Spread
 
@@ -173,7 +174,7 @@ def _expected(results: Iterable[AuditResult], choose: Any) -> Iterator[Expected]
     devices: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     for result in results:
         for fact in result["facts"]:
-            if not fact["name"]:
+            if not fact["name"] or fact["name"] in PART_FACTS:
                 continue
             key = result["sku"], fact["name"]
             values[key][fact["subject"]].append(fact)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from schemas.records import AuditAction, AuditFact, AuditResult, AuditSeverity, AuditStatus
 from schemas.units import number_text
+from streams.audit.hosts.part_history import PART_FACTS
 from streams.audit.results import FLEET, Found, Rule, Scope, latest, results_of
 from streams.audit.robust import MIN_VALUES, Spread, odd_ones
 
@@ -57,7 +58,7 @@ class Series:
 
 
 def series_of(results: Iterable[AuditResult]) -> list[Series]:
-    """Return the facts of the hosts, sorted by SKU, name and check.
+    """Return the facts of the hosts, sorted by SKU, name and check; without those of parts over time.
 
     Facts of the same name from two checks are separate: a host's all_reduce by NCCL and by RCCL are two
     series.
@@ -65,6 +66,8 @@ def series_of(results: Iterable[AuditResult]) -> list[Series]:
     series_by_key: dict[tuple[str, str, str], Series] = {}
     for result in results:
         for fact in result["facts"]:
+            if fact["name"] in PART_FACTS:
+                continue
             key = result["sku"], fact["name"], result["check"]
             if key not in series_by_key:
                 series_by_key[key] = Series(result["sku"], fact["name"], result)

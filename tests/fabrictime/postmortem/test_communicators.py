@@ -82,7 +82,7 @@ def local_host(host, first, kind):
     return lines
 
 
-def test_a_host_whose_gpus_use_host_memory_is_a_fallback(tmp_path):
+def test_host_memory_between_the_gpus_of_one_host_is_a_fallback(tmp_path):
     lines = [
         line
         for number, host in enumerate("abcd")
