@@ -24,7 +24,7 @@ DARK_DBM: Final = -40.0
 """Power, dBm, of a lane that is not in use, as the tools print it; -inf means the same."""
 _NUMBER: Final = r"-?(?:\d+(?:\.\d+)?|inf)"
 _MLXLINK: Final = re.compile(rf"^({_NUMBER}(?:,{_NUMBER})*) \[({_NUMBER})\.\.({_NUMBER})\]$")
-_LANE: Final = re.compile(r" ?\((?:Channel|Chan) \d+\)$")
+_CHANNEL: Final = re.compile(r" ?\((?:Channel|Chan) \d+\)$")
 _VALUE: Final = re.compile(rf"({_NUMBER}) (dBm|mA|degrees C)")
 
 
@@ -108,7 +108,7 @@ def mlxlink_readings(report: dict[str, str]) -> Iterator[Reading]:
 def ethtool_readings(report: dict[str, str]) -> Iterator[Reading]:
     """Yield the readings of an output of `ethtool -m`."""
     for quantity in QUANTITIES:
-        texts = [text for name, text in report.items() if _LANE.sub("", name) in quantity.ethtool]
+        texts = [text for name, text in report.items() if _CHANNEL.sub("", name) in quantity.ethtool]
         limit = report.get(f"{quantity.limit} {'low' if quantity.is_low else 'high'} alarm threshold", "")
         values = [float(match[1]) for text in texts if (match := _VALUE.search(text))]
         match = _VALUE.search(limit)

@@ -57,7 +57,7 @@ def margins(readings):
     return {reading.quantity.fact: pytest.approx(reading.margin, abs=1e-6) for reading in readings}
 
 
-def test_the_worst_lane_of_each_quantity_counts():
+def test_the_worst_channel_of_a_quantity_counts():
     assert margins(mlxlink_readings(module_report(MLXLINK_MODULE))) == {
         "module_temperature_margin_celsius": 21.0,
         "module_bias_margin_ma": 6.58,
@@ -73,7 +73,7 @@ def test_the_worst_lane_of_each_quantity_counts():
         (SFP, (47.86, 3.866, 13.02, 7.58)),
     ],
 )
-def test_ethtool_reads_modules_of_one_lane_and_of_several(text, expected):
+def test_ethtool_reads_modules_of_one_channel_and_of_several(text, expected):
     assert tuple(margins(ethtool_readings(module_report(text))).values()) == expected
 
 
