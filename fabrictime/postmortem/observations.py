@@ -186,8 +186,8 @@ class HostNetwork:
 class Channel(NamedTuple):
     """The use of a NIC by a rank: transport such as IB or Socket, index of the device, GPUDirect.
 
-    A connection within a host has the transport P2P, SHM or NVLS, and the device -1. Reduction in the switches
-    (SHARP) has the transport COLLNET. `communicator` is empty if unknown.
+    A connection within a host has the transport P2P, SHM or NVLS, and the device -1. SHARP, the
+    reduction within switches, has the transport COLLNET. `communicator` is empty if unknown.
     """
 
     rank: int
