@@ -250,7 +250,7 @@ CONTENTION: Final = Topic(
 )
 ALERTS: Final = Topic(
     "fabric.alerts",
-    "subject",
+    "alert_id",
     records.Alert,
     "problems that people should know of, raised once and cleared once",
     Partitions.DATA,

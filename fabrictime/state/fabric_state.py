@@ -318,8 +318,7 @@ class FabricState:
 
     def _forget(self, topic: str, key: str) -> None:
         if topic == ALERTS.name:
-            for alert in [a for a, record in self.alerts.items() if record["subject"] == key]:
-                del self.alerts[alert]
+            self.alerts.pop(key, None)
 
     # ----------------------------------------------------------------------------------------------- reading
 

@@ -151,9 +151,4 @@ class PastLog:
         """
         if message.topic == LINK_HEALTH.name and message.append_ns > moment_ns - HOUR_NS:
             return message.place, message.offset
-        if message.topic == ALERTS.name and message.value is not None:
-            try:
-                return message.decoded(ALERTS, self._registry)["alert_id"]
-            except codec.BadRecord:
-                return message.place, message.offset
         return message.topic, message.key

@@ -252,7 +252,7 @@ class AlertBook:
             "grouped": alert.grouped[:MAX_NAMES],
             "evidence": list(alert.evidence),
         }
-        self._out.append((alert.subject, record))
+        self._out.append((alert.alert_id, record))
 
 
 def evidence_ref(topic: str, key: str, at_ns: int, text: str) -> Evidence:

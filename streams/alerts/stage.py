@@ -57,7 +57,7 @@ class AlertsStage(Stage):
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
         """Return the published records from which a new owner continues."""
         return (
-            Restore(ALERTS, BEGINNING, last_by="alert_id"),
+            Restore(ALERTS, BEGINNING, last_per_key=True),
             Restore(LINK_HEALTH, BEGINNING, last_per_key=True),
         )
 

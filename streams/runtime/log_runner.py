@@ -92,7 +92,7 @@ class LogRunner:
 
     def _restored(self, begin_ns: int, partition_count: int, ends: Mapping[Place, int]) -> Past:
         restores = self._stage.restores(self.tables, partition_count)
-        past = past_of(restores, self._past, begin_ns, ends, self._registry)
+        past = past_of(restores, self._past, begin_ns, ends)
         self._past.clear()
         return past
 

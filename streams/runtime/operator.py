@@ -96,8 +96,6 @@ class Restore:
     """Where reading starts; a function of the log time at the owner's begin if it depends on that."""
     last_per_key: bool = False
     """Whether only the newest message of each key is restored."""
-    last_by: str | None = None
-    """Name of a field: only the newest message for each of its values is restored."""
 
 
 Past = Mapping[str, Sequence[Message]]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from schemas import codec
 from schemas.kafka.message import Message, Place
 from schemas.kafka.start import Start
-from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.operator import Past, Restore
-
-log = logging.getLogger(__name__)
 
 
 def start_of(restore: Restore, log_ns: int) -> Start:
@@ -22,30 +17,19 @@ def start_of(restore: Restore, log_ns: int) -> Start:
 class PastMessages:
     """The messages of one `Restore`; each partition's messages are added in order."""
 
-    def __init__(self, restore: Restore, registry: codec.Registry | None = None) -> None:
-        self._restore, self._registry = restore, registry
+    def __init__(self, restore: Restore) -> None:
+        self._restore = restore
         self._all: list[Message] = []
         self._newest: dict[object, Message] = {}
 
     def add(self, message: Message) -> None:
         """Keep a message, and drop the one that it replaces."""
-        restore = self._restore
-        if restore.last_by is not None:
-            self._add_by(message, restore.last_by)
-        elif not restore.last_per_key:
+        if not self._restore.last_per_key:
             self._all.append(message)
         elif message.value is None:
             self._newest.pop(message.key, None)
         else:
             self._newest[message.key] = message
-
-    def _add_by(self, message: Message, field: str) -> None:
-        if message.value is None:
-            return
-        try:
-            self._newest[message.decoded(self._restore.topic, self._registry)[field]] = message
-        except DATA_ERRORS as error:
-            log.warning("%s: ignored a bad record: %s", message.topic, refusal(error))
 
     def messages(self) -> Sequence[Message]:
         """Return the kept messages, sorted by partition and offset."""
@@ -58,7 +42,6 @@ def past_of(
     messages: Mapping[str, Sequence[Message]],
     log_ns: int,
     ends: Mapping[Place, int],
-    registry: codec.Registry | None = None,
 ) -> Past:
     """Return what an owner that begins at `log_ns` restores. `messages`: by topic.
 
@@ -66,7 +49,7 @@ def past_of(
     """
     past: dict[str, Sequence[Message]] = {}
     for restore in restores:
-        start, past_messages = start_of(restore, log_ns), PastMessages(restore, registry)
+        start, past_messages = start_of(restore, log_ns), PastMessages(restore)
         of_topic = messages.get(restore.topic.name, ())
         tail_ends = {message.place: message.offset + 1 for message in of_topic} | dict(ends)
         for message in of_topic:

@@ -1,4 +1,4 @@
-"""One suite, two brokers: the embedded log and an Apache Kafka, each started once a session."""
+"""One suite for all brokers: the embedded log and each supported Apache Kafka, each started once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,19 +78,31 @@ def embedded_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert "Traceback" not in errors.read_text()
 
 
-@pytest.fixture(scope="session")
-def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@contextmanager
+def apache_kafka(folder: Path, version: str, more_properties: str = "") -> Iterator[str]:
+    """Run an Apache Kafka and yield its address; skip the test where there is none."""
     try:
-        with _apache_kafka.running(tmp_path_factory.mktemp("kafka")) as bootstrap:
+        with _apache_kafka.running(folder, more_properties, version) as bootstrap:
             yield bootstrap
     except _apache_kafka.NotAvailable as error:
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=["embedded", pytest.param("apache", marks=pytest.mark.kafka)], scope="session")
-def kafka(request: pytest.FixtureRequest) -> Kafka:
-    fixture = "embedded_log" if request.param == "embedded" else "apache_kafka"
-    return Kafka(request.param, request.getfixturevalue(fixture))
+@pytest.fixture(params=_apache_kafka.VERSIONS, scope="session")
+def kafka_version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+BROKERS = ("embedded", *(pytest.param(name, marks=pytest.mark.kafka) for name in _apache_kafka.VERSIONS))
+
+
+@pytest.fixture(params=BROKERS, scope="session")
+def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    if request.param == "embedded":
+        yield Kafka(request.param, request.getfixturevalue("embedded_log"))
+        return
+    with apache_kafka(tmp_path_factory.mktemp("kafka"), request.param) as bootstrap:
+        yield Kafka(request.param, bootstrap)
 
 
 @pytest.fixture(scope="session")

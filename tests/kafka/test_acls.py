@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from fabrictime.bench import _apache_kafka
 from schemas.kafka import BEGINNING, KafkaSettings, acls
 from schemas.kafka.admin import create_topics
 from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader
 from schemas.topics import CONFIG, DECISIONS, INVENTORY, PROBES
+from tests.kafka.conftest import apache_kafka
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -31,33 +31,30 @@ super.users=User:broker;User:ANONYMOUS
 
 
 @pytest.fixture(scope="module")
-def clusters(tmp_path_factory):
+def clusters(tmp_path_factory, kafka_version):
     """The same cluster for each user. Only the controller's own connections are anonymous."""
     folder = tmp_path_factory.mktemp("acls")
     users = " ".join(f'user_{name}="{name}-password"' for name in USERS)
     for name in USERS:
         (folder / name).write_text(f"{name}-password")
     topics = {topic.name: topic for topic in (CONFIG, DECISIONS, INVENTORY, PROBES)}
-    try:
-        with _apache_kafka.running(folder, PROPERTIES.format(users=users)) as address:
-            settings = {
-                name: KafkaSettings(
-                    bootstrap=address,
-                    sasl_mechanism="PLAIN",
-                    sasl_username=name,
-                    sasl_password_file=folder / name,
-                )
-                for name in USERS
-            }
-            create_topics(settings["broker"], partitions=1, topics=topics)
-            admin = AdminClient(settings["broker"].confluent_options())
-            for service in ("prober", "solve", "actuator", "config"):
-                for created in admin.create_acls(acls.bindings(service, f"User:{service}")).values():
-                    created.result(30)
-            wait_until(lambda: can_write(settings["prober"], PROBES), 30, name="the lists are in force")
-            yield settings
-    except _apache_kafka.NotAvailable as error:
-        pytest.skip(str(error))
+    with apache_kafka(folder, kafka_version, PROPERTIES.format(users=users)) as address:
+        settings = {
+            name: KafkaSettings(
+                bootstrap=address,
+                sasl_mechanism="PLAIN",
+                sasl_username=name,
+                sasl_password_file=folder / name,
+            )
+            for name in USERS
+        }
+        create_topics(settings["broker"], partitions=1, topics=topics)
+        admin = AdminClient(settings["broker"].confluent_options())
+        for service in ("prober", "solve", "actuator", "config"):
+            for created in admin.create_acls(acls.bindings(service, f"User:{service}")).values():
+                created.result(30)
+        wait_until(lambda: can_write(settings["prober"], PROBES), 30, name="the lists are in force")
+        yield settings
 
 
 def can_write(cluster, topic):

@@ -7,7 +7,6 @@ import subprocess
 
 import pytest
 
-from fabrictime.bench import _apache_kafka
 from schemas.kafka import BEGINNING, KafkaSettings
 from schemas.kafka.admin import create_topics
 from schemas.kafka.async_reader import AsyncTopicReader
@@ -15,6 +14,7 @@ from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import LogUnavailable, TopicReader
 from schemas.records import LinkHealth
 from schemas.topics import LINK_HEALTH
+from tests.kafka.conftest import apache_kafka
 from tests.records import make
 
 pytestmark = pytest.mark.kafka
@@ -54,29 +54,26 @@ def certificates(folder):
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory):
+def secured(tmp_path_factory, kafka_version):
     """Settings for a secured broker, and the folder of their files."""
     folder = tmp_path_factory.mktemp("secured")
     certificates(folder)
     (folder / "password").write_text("s3cret\n")
     (folder / "wrong").write_text("guess\n")
-    try:
-        with _apache_kafka.running(folder, PROPERTIES.format(folder=folder)) as address:
-            yield (
-                KafkaSettings(
-                    bootstrap=address,
-                    tls=True,
-                    tls_ca_file=folder / "ca.pem",
-                    tls_certificate_file=folder / "client.pem",
-                    tls_key_file=folder / "client.key",
-                    sasl_mechanism="PLAIN",
-                    sasl_username="fabrictime",
-                    sasl_password_file=folder / "password",
-                ),
-                folder,
-            )
-    except _apache_kafka.NotAvailable as error:
-        pytest.skip(str(error))
+    with apache_kafka(folder, kafka_version, PROPERTIES.format(folder=folder)) as address:
+        yield (
+            KafkaSettings(
+                bootstrap=address,
+                tls=True,
+                tls_ca_file=folder / "ca.pem",
+                tls_certificate_file=folder / "client.pem",
+                tls_key_file=folder / "client.key",
+                sasl_mechanism="PLAIN",
+                sasl_username="fabrictime",
+                sasl_password_file=folder / "password",
+            ),
+            folder,
+        )
 
 
 def test_every_client_connects(secured):

@@ -32,6 +32,8 @@ TARGETS: Final[Mapping[str, Target]] = {
     "agent_log_connections": Target("1"),
     "unauthorised_accepted": Target("attempts", "<=", 0),
     "unauthorised_attempts": Target("attempts", ">=", 200),
+    "kafka_broker_killed_lost_acknowledged": Target("records", "<=", 0),
+    "duplicates_in_history": Target("records", "<=", 0),
     "command_without_pipeline_s": Target("s", "<=", 1),
     "command_start_s": Target("s"),
 }
@@ -58,6 +60,7 @@ PARTS: Final = {
     "install": ("install_to_synced_s", "start_to_synced_s"),
     "agent": ("agent_pss_mb", "agent_cpu_percent", "agent_log_connections"),
     "security": ("unauthorised_accepted", "unauthorised_attempts"),
+    "broker": ("kafka_broker_killed_lost_acknowledged", "duplicates_in_history"),
     "commands": ("command_without_pipeline_s", "command_start_s"),
 }
 """Keys of the figures that each part must return, by part; a part is a module with `measure(progress,

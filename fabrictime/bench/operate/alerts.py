@@ -67,7 +67,7 @@ class _Source:
         self._publish(alert)
 
     def _publish(self, alert: Alert) -> None:
-        self.publisher.publish(ALERTS, alert["subject"], alert)
+        self.publisher.publish(ALERTS, alert["alert_id"], alert)
         self.publisher.flush(10)
         self.states[alert["alert_id"]] = alert["state"]
         self.published_s[alert["alert_id"], _status(alert["state"])] = time.monotonic()

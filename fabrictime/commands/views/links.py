@@ -59,11 +59,8 @@ class Board(Generic[R]):
         anything.
         """
         if record is None:
-            names = [name for name, r in self._records.items() if self.kind.subject(r) == key]
-            for name in names if self.kind.topic is LINK_HEALTH else ():
-                del self._records[name]
-            return bool(names)
-        name, number = self.kind.identity(record), self.kind.number(record)
+            return self._records.pop(key, None) is not None
+        name, number = self.kind.key(record), self.kind.number(record)
         previous = self._records.get(name)
         if previous is not None and self.kind.number(previous) > number:
             return False
@@ -90,8 +87,7 @@ class Kind(Generic[R]):
     """
 
     topic: Topic[R]
-    subject: Callable[[R], str]
-    identity: Callable[[R], str]
+    key: Callable[[R], str]
     number: Callable[[R], int]
     names: Callable[[R], list[str]]
     at_ns: Callable[[R], int]
@@ -127,7 +123,6 @@ KINDS: Final[Mapping[str, Kind[Any]]] = {
     "links": Kind(
         LINK_HEALTH,
         lambda r: r["subject"],
-        lambda r: r["subject"],
         lambda r: r["seq"],
         lambda r: [r["subject"], *r["links"]],
         lambda r: r["evaluated_ns"],
@@ -148,7 +143,6 @@ KINDS: Final[Mapping[str, Kind[Any]]] = {
     ),
     "alerts": Kind(
         ALERTS,
-        lambda r: r["subject"],
         lambda r: r["alert_id"],
         lambda r: r["update"],
         lambda r: [r["subject"], *r["links"], *r["grouped"], *r["nics"]],
@@ -195,16 +189,11 @@ class Reader(Generic[R]):
         self._reader.close()
 
     def catch_up(self) -> None:
-        """Read to the topic's end; decode only the newest record of each key of `fabric.link-health`.
+        """Read to the topic's end; decode only the newest record of each key.
 
         Raises ValueError if the log stops answering.
         """
-        newest: dict[str, Message] = {}
-        for message in self._reader.read_to_end():
-            if self.board.kind.topic is LINK_HEALTH:
-                newest[message.key] = message
-            else:  # one subject has several alerts
-                self._take(message)
+        newest = {message.key: message for message in self._reader.read_to_end()}
         for message in newest.values():
             self._take(message)
 

@@ -32,7 +32,7 @@ def _of_host(case: Case, host: str) -> Iterator[DiagnosisEvidence]:
     for alert in case.network.alerts(case.begin_ns, case.end_ns):
         if alert["subject"] in names and alert["kind"] not in _JOB_ALERTS:
             yield observation(
-                ALERTS.name, alert["subject"], "alert", None, None, alert["text"], alert["raised_ns"]
+                ALERTS.name, alert["alert_id"], "alert", None, None, alert["text"], alert["raised_ns"]
             )
     for result in case.network.failed_checks(host):
         if result["category"] in _OF_HARDWARE:

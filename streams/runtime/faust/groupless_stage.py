@@ -157,7 +157,7 @@ class _Owner:
     async def _past(self, log_ns: int, count: int) -> tuple[Past, int]:
         """Return the records that the stage restores, and the owner's epoch."""
         restores = self._stage.restores(self._tables, count)
-        past, _ = await read_past(self._context.settings.kafka, restores, log_ns, self._context.registry)
+        past, _ = await read_past(self._context.settings.kafka, restores, log_ns)
         return past, self._stage.epoch(log_ns, past, self._context.registry)
 
     async def _read_past(self) -> None:

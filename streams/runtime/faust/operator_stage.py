@@ -203,7 +203,7 @@ class OperatorStage(Ownership):
         now_ns = time.monotonic_ns()
         log_ns = context.log_clock.now_ns(now_ns)
         restores = stage.restores(context.tables, count)
-        past, ends = await read_past(context.settings.kafka, restores, log_ns, context.registry)
+        past, ends = await read_past(context.settings.kafka, restores, log_ns)
         steady_clock = LogClock(log_ns, now_ns)
         began_ms = context.log_clock.now_ns(now_ns) // NS_PER_MS
         owner = Owner(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from schemas import codec
 from schemas.kafka.async_reader import AsyncTopicReader
 from schemas.kafka.message import Place
 from schemas.kafka.settings import KafkaSettings
@@ -16,7 +15,7 @@ POLL_S: Final = 0.25
 
 
 async def read_past(
-    cluster: KafkaSettings, restores: Iterable[Restore], log_ns: int, registry: codec.Registry | None = None
+    cluster: KafkaSettings, restores: Iterable[Restore], log_ns: int
 ) -> tuple[Past, dict[Place, int]]:
     """Return the messages that these restores ask for, and the end offsets up to which they were read.
 
@@ -25,7 +24,7 @@ async def read_past(
     by_topic = {restore.topic: restore for restore in restores}
     if not by_topic:
         return {}, {}
-    past = {topic.name: PastMessages(restore, registry) for topic, restore in by_topic.items()}
+    past = {topic.name: PastMessages(restore) for topic, restore in by_topic.items()}
     async with AsyncTopicReader(cluster) as reader:
         await reader.assign({topic: start_of(restore, log_ns) for topic, restore in by_topic.items()})
         ends = dict(reader.ends)

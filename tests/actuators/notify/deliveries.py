@@ -44,7 +44,7 @@ def delivering(settings, name="people"):
 
 
 def put(log, record):
-    log.put("fabric.alerts", record["subject"], record)
+    log.put("fabric.alerts", record["alert_id"], record)
 
 
 def fresh(subject="h1", **fields):

@@ -21,7 +21,7 @@ def test_a_failed_fetch_names_its_first_line_and_leaves_no_folder(monkeypatch, t
         subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, "\nno network\nmore\n")
     )
     with pytest.raises(NotAvailable, match=r"cannot be had by Maven: no network$"):
-        _apache_kafka._fetch("mvn", tmp_path, tmp_path / "kafka")
+        _apache_kafka._fetch("mvn", "9", tmp_path, tmp_path / "kafka")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -87,10 +87,10 @@ def test_a_host_down_marks_only_its_nics(state: FabricState, fabric: Any) -> Non
 
 def test_alerts_are_active_until_cleared_and_old_ones_are_removed(state: FabricState, fabric: Any) -> None:
     raised = fabric.alert("x", "x is DOWN", raised_ns=5)
-    fill(state, ("fabric.alerts", "x", raised))
+    fill(state, ("fabric.alerts", raised["alert_id"], raised))
     assert [alert["text"] for alert in state.active_alerts()] == ["x is DOWN"]
     done = {**raised, "update": 2, "state": "CLEARED", "cleared_ns": 9}
-    fill(state, ("fabric.alerts", "x", done), ("fabric.alerts", "x", {**raised, "update": 1}))
+    fill(state, ("fabric.alerts", done["alert_id"], done), ("fabric.alerts", "x", {**raised, "update": 1}))
     assert state.active_alerts() == []
     for number in range(fabric_state.MAX_CLEARED + 20):
         fill(state, ("fabric.alerts", "x", {**done, "alert_id": f"a{number}"}))

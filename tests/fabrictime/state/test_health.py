@@ -29,7 +29,7 @@ def healthy(state: FabricState, fabric: Any) -> FabricState:
 
 def raise_alert(target: FabricState, fabric: Any, link: str, **fields: Any) -> None:
     alert = fabric.alert(fabric.cable(link), "it is dead", links=[link], **fields)
-    fill(target, ("fabric.alerts", alert["subject"], alert))
+    fill(target, ("fabric.alerts", alert["alert_id"], alert))
 
 
 def of(state: FabricState, fabric: Any, evidence: Verdict = Verdict(), **more: Any) -> Overview:  # noqa: B008

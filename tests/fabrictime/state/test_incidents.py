@@ -31,7 +31,7 @@ def test_a_slow_job_belongs_to_the_link_that_its_verdict_blames(state: FabricSta
     fill(state, *fabric.fleet(peers=1))
     alert = fabric.alert(fabric.cable(link), "dead", links=[link])
     record = JobRecords(fabric).diagnosis(1, fabric.now_ns, slow=0, subject=link, links=[link])
-    fill(state, ("fabric.alerts", alert["subject"], alert), ("fabric.diagnoses", "llama", record))
+    fill(state, ("fabric.alerts", alert["alert_id"], alert), ("fabric.diagnoses", "llama", record))
     (incident,) = incidents(state, fabric.now_ns)
     assert (incident.title, incident.where) == ("Link down", "leaf1:swp3 ⇄ spine1:swp1")
     assert incident.jobs == ("llama",)
@@ -43,7 +43,7 @@ def test_a_job_that_another_host_slows_is_an_incident_of_its_own(state: FabricSt
     alert = fabric.alert(fabric.cable(link), "dead", links=[link], jobs=["llama"])
     fields = {"verdict": "STRAGGLER", "subject": "h3", "links": [], "blames_network": False}
     record = JobRecords(fabric).diagnosis(1, fabric.now_ns, slow=0, **fields)
-    fill(state, ("fabric.alerts", alert["subject"], alert), ("fabric.diagnoses", "llama", record))
+    fill(state, ("fabric.alerts", alert["alert_id"], alert), ("fabric.diagnoses", "llama", record))
     assert summary(incidents(state, fabric.now_ns)) == [
         ("Link down", "leaf1:swp3 ⇄ spine1:swp1", 1),
         ("Job has a straggler", "job llama", 1),
@@ -92,7 +92,7 @@ def test_an_acknowledged_problem_comes_last(state: FabricState, fabric: Any) -> 
     first, second = fabric.up("leaf1", 1), fabric.up("leaf2", 2)
     for link, severity in ((first, "CRITICAL"), (second, "WARNING")):
         alert = fabric.alert(fabric.cable(link), "dead", severity=severity, raised_ns=S)
-        fill(state, ("fabric.alerts", alert["subject"], alert))
+        fill(state, ("fabric.alerts", alert["alert_id"], alert))
     note = make("AlertNote", subject=fabric.cable(first), scope="SUBJECT", acknowledged_ns=2 * S, owner="ann")
     fill(state, ("fabric.alert-notes", note["subject"], note))
     ordered = incidents(state, 3 * S)
@@ -108,7 +108,7 @@ def test_a_link_that_is_down_without_an_alert_is_an_incident_once(state: FabricS
     fill_health(state, fabric, link, "DOWN")
     assert summary(incidents(state, S)) == [("Link down", "leaf1:swp3 ⇄ spine1:swp1", 1)]
     alert = fabric.alert(fabric.cable(link), "dead", links=[link])
-    fill(state, ("fabric.alerts", alert["subject"], alert))
+    fill(state, ("fabric.alerts", alert["alert_id"], alert))
     assert len(incidents(state, S)[0].problems) == 1
 
 

@@ -35,7 +35,7 @@ def index(state: FabricState, fabric: Any) -> SearchIndex:
     fill(
         state,
         *fabric.fleet(),
-        ("fabric.alerts", alert["subject"], alert),
+        ("fabric.alerts", alert["alert_id"], alert),
         ("fabric.flows", "h3", fabric.flows("h3", [flow])),
         ("fabric.diagnoses", "train-7", JobRecords(fabric, "train-7").diagnosis(1, fabric.now_ns, slow=2)),
     )
@@ -105,7 +105,7 @@ def test_a_query_indexes_only_changed_kinds(state: FabricState, fabric: Any) -> 
     index.find("h2")
     assert index.rebuilds == first
     alert = fabric.alert("h1", "h1 is down")
-    fill(state, ("fabric.alerts", "h1", alert))
+    fill(state, ("fabric.alerts", alert["alert_id"], alert))
     index.find("h1")
     assert index.rebuilds == first, "within the shortest time between two indexings"
     now_s[0] += MIN_REBUILD_S

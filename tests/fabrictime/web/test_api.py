@@ -79,7 +79,7 @@ def test_the_worst_is_first_and_cleared_ones_are_on_request(
         fabric.alert(fabric.cable(link), "link is dead", severity="CRITICAL"),
     ]
     for alert in alerts:
-        state.take("fabric.alerts", alert["subject"], alert, fabric.now_ns)
+        state.take("fabric.alerts", alert["alert_id"], alert, fabric.now_ns)
     assert [one["text"] for one in get(client, "/alerts")] == ["link is dead", "link loses 2 %"]
     assert [one["text"] for one in get(client, "/alerts?everything=true")][-1] == "an old one"
     assert [one["state"] for one in get(client, "/links")] == ["DOWN", "GREY"]
@@ -93,7 +93,7 @@ def test_the_worst_is_first_and_cleared_ones_are_on_request(
 
 def test_an_alert_has_the_operators_notes(client: TestClient, state: FabricState, fabric: Any) -> None:
     alert = fabric.alert("h1/eth1", "NIC is dead", raised_ns=fabric.now_ns - 10 * S)
-    state.take("fabric.alerts", "h1/eth1", alert, fabric.now_ns)
+    state.take("fabric.alerts", alert["alert_id"], alert, fabric.now_ns)
     note = make(
         "AlertNote",
         subject="h1/eth1",

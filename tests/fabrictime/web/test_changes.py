@@ -44,7 +44,7 @@ def put_alert(log_address: str) -> None:
         "Alert", alert_id="a1", subject="h1/eth1", state="RAISED", raised_ns=time.time_ns()
     )
     publisher = Publisher(log_address)
-    publisher.publish(ALERTS, "h1/eth1", alert)
+    publisher.publish(ALERTS, alert["alert_id"], alert)
     publisher.flush(20)
 
 

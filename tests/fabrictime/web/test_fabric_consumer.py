@@ -40,10 +40,11 @@ def test_old_and_new_records_are_read(records: Any, log_address: str, follow: An
     until("caught up", lambda: consumer.status.caught_up)
     assert (len(state.nics), state.link_index.pairs, len(state.subjects)) == (8, 56, 1)
     assert consumer.status.error is None
+    alert = fabric.alert("x", "x is DOWN")
     fabric.publish(
         ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 9.0}})),
         ("fabric.contention", link, fabric.contention(link)),
-        ("fabric.alerts", "x", fabric.alert("x", "x is DOWN")),
+        ("fabric.alerts", alert["alert_id"], alert),
         ("fabric.flows", "h1", fabric.flows("h1", [fabric.flow(1, "h1/eth1", "h5/eth1")])),
     )
     until(

@@ -153,5 +153,5 @@ def test_tabs_share_one_overview_until_health_changes(
     first = live.overview(CURRENT)
     assert live.overview(CURRENT) is first
     alert = fabric.alert("h1", "h1 is down", kind="HOST_DOWN")
-    live.state.take("fabric.alerts", "h1", alert, fabric.now_ns)
+    live.state.take("fabric.alerts", alert["alert_id"], alert, fabric.now_ns)
     assert (live.overview(CURRENT) is first) == is_shared

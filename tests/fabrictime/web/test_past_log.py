@@ -52,9 +52,9 @@ def log(tmp_path: Path, fabric: FabricRecords) -> Iterator[str]:
     cleared = {**alert, "state": "CLEARED", "cleared_ns": BEGIN + 210 * S, "update": alert["update"] + 1}
     written += [
         (100, "fabric.link-health", cable, fabric.health(link, "DOWN", since_ns=BEGIN + 100 * S)),
-        (110, "fabric.alerts", cable, alert),
+        (110, "fabric.alerts", alert["alert_id"], alert),
         (200, "fabric.link-health", cable, fabric.health(link, "UP", since_ns=BEGIN + 200 * S)),
-        (210, "fabric.alerts", cable, cleared),
+        (210, "fabric.alerts", cleared["alert_id"], cleared),
     ]
     records = [
         Record(BEGIN + at * S, topic, key, codec.encode(TOPICS[topic].record, record))

@@ -72,6 +72,7 @@ def test_picture_of_the_fabric(
     expected += time.strftime("%H:%M:%S", time.gmtime(now / S - 240))
     down = now - 1_500 * S
     cable = fabric.cable(grey)
+    alert = fabric.alert(cable, expected, kind="LINK_GREY", severity="WARNING", links=[grey])
     fabric.publish(
         ("fabric.link-health", cable, fabric.health(grey, "DOWN", since_ns=down, text="dead")),
         ("fabric.link-health", cable, fabric.health(grey, "UP", since_ns=down + 90 * S, before="DOWN")),
@@ -94,11 +95,7 @@ def test_picture_of_the_fabric(
                 paths_living=12,
             ),
         ),
-        (
-            "fabric.alerts",
-            cable,
-            fabric.alert(cable, expected, kind="LINK_GREY", severity="WARNING", links=[grey]),
-        ),
+        ("fabric.alerts", alert["alert_id"], alert),
     )
     opened = now - 9 * S
 

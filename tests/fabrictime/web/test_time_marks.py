@@ -39,11 +39,8 @@ def test_alerts_and_decisions_of_the_range_are_marks(filled: Any) -> None:
         flow = fabric.flow(number, "h1/eth1", "h5/eth1")
         decision = fabric.decision(number, flow, f"{cable}/1", kind="GREY", at_ns=T + 120 * S)
         moves.append(record(120, "fabric.decisions", "h1", decision))
-    alerts = [
-        record(at, "fabric.alerts", cable, fabric.alert(cable, "x", kind="LINK_GREY", raised_ns=T + at * S))
-        for at in (10, 110, 310)
-    ]
-    store(filled, *alerts, *moves)
+    alerts = {at: fabric.alert(cable, "x", kind="LINK_GREY", raised_ns=T + at * S) for at in (10, 110, 310)}
+    store(filled, *(record(at, "fabric.alerts", one["alert_id"], one) for at, one in alerts.items()), *moves)
     drawn_marks = marks(HistoryReader(filled.history), T + 100 * S, T + 300 * S)
     assert [(at_ms - T // 1_000_000, kind) for at_ms, kind, _ in drawn_marks] == [
         (110_000, "CRITICAL"),

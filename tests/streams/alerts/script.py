@@ -115,7 +115,7 @@ def play(inputs: Sequence[Input], alerts: ShardAlerts | None = None, rest_s: flo
     found += alerts.evaluate(inputs[-1][3] + round(rest_s * S))
     for key, record in found:
         codec.encode(ALERTS.record, record)
-        assert key == record["subject"]
+        assert key == record["alert_id"]
     return [record for _, record in found]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from schemas import codec
+from schemas.messages import key_of
+from schemas.topics import ALERTS
 from streams.alerts.book import AlertBook, OpenAlert, evidence_ref
 from streams.alerts.rules import MAX_EVIDENCE, TOGETHER_NS
 from streams.runtime.thresholds import Thresholds
@@ -27,7 +29,7 @@ def test_an_alert_is_raised_once() -> None:
     assert book.raise_alert(alert())
     assert not book.raise_alert(alert())
     [(key, record)] = book.take_published()
-    assert (key, record["state"], record["update"]) == ("a<>b", "RAISED", 0)
+    assert (key, record["state"], record["update"]) == ("LINK_DOWN:a<>b:100000000000", "RAISED", 0)
     assert codec.decode(codec.encode("Alert", record), "Alert") == record
     assert book.take_published() == []
 
@@ -100,6 +102,15 @@ def test_the_evidence_of_an_alert_is_bounded_and_has_no_duplicates() -> None:
     one.add_evidence({"n": number} for number in range(2 * MAX_EVIDENCE))
     assert len(one.evidence) == MAX_EVIDENCE
     assert not one.add_one_evidence({"n": -1})
+
+
+def test_two_alerts_of_one_subject_have_keys_of_their_own() -> None:
+    book = make_book()
+    for raised_ns in (100 * S, 200 * S):
+        book.raise_alert(alert("h1", raised_ns))
+    latest = dict(book.take_published())
+    assert sorted(record["raised_ns"] for record in latest.values()) == [100 * S, 200 * S]
+    assert all(key == key_of(ALERTS, record) for key, record in latest.items())
 
 
 def test_a_new_owner_restores_the_newest_record_of_each_alert() -> None:

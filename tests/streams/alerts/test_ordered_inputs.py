@@ -206,7 +206,7 @@ def merged(published: Iterable[tuple[str, dict[str, Any]]], found: Alerts | None
     """Return alerts by identity; an alert that is published twice must be equal."""
     found = {} if found is None else found
     for key, record in published:
-        assert key == record["subject"]
+        assert key == record["alert_id"]
         codec.encode(ALERTS.record, record)
         same = found.setdefault((record["alert_id"], record["update"]), record)
         assert same == record

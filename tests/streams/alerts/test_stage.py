@@ -66,7 +66,9 @@ def test_published_alerts_of_an_earlier_owner_are_not_raised_again() -> None:
     earlier_ns = T - 2 * 3600 * S
     down = health(1, earlier_ns + 2 * S, "DOWN")
     ((_, raised),) = replayed([down], {}, earlier_ns)
-    published = Message(down.append_ns, ALERTS.name, 0, 0, LINK, codec.encode(ALERTS.record, raised))
+    published = Message(
+        down.append_ns, ALERTS.name, 0, 0, raised["alert_id"], codec.encode(ALERTS.record, raised)
+    )
     found = replayed([health(2, T + 10 * S, "UP")], {ALERTS.name: [published], LINK_HEALTH.name: [down]})
     assert [(record["alert_id"], record["state"]) for _, record in found] == [(raised["alert_id"], "CLEARED")]
 

@@ -1,4 +1,4 @@
-"""What a new owner restores: all messages of a topic, the newest of each key, or of each value of a field."""
+"""What a new owner restores: all messages of a topic, or the newest of each key."""
 
 from __future__ import annotations
 
@@ -37,12 +37,6 @@ def test_the_newest_of_each_key_is_kept_and_a_tombstone_removes_it() -> None:
     gone = Message(3, ALERTS.name, 0, 3, "y", None)
     messages = [alert(0, "a", "x"), alert(1, "b", "y"), alert(2, "c", "x"), gone]
     assert kept(messages, last_per_key=True) == [(0, 2)]
-
-
-def test_the_newest_for_each_value_of_a_field_is_kept_and_bad_records_are_left_out() -> None:
-    bad = Message(3, ALERTS.name, 0, 3, "x", b"nonsense")
-    messages = [alert(0, "a", "x"), alert(1, "b", "x"), alert(2, "a", "x"), bad]
-    assert kept(messages, last_by="alert_id") == [(0, 1), (0, 2)]
 
 
 def test_a_start_may_depend_on_the_time_of_the_begin() -> None:

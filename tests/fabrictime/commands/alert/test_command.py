@@ -28,7 +28,7 @@ def run(log, *arguments, code=0):
 
 
 def put(log, record):
-    log.put("fabric.alerts", record["subject"], record)
+    log.put("fabric.alerts", record["alert_id"], record)
 
 
 def test_notes_are_written_merged_listed_and_ended(log):

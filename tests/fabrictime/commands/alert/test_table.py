@@ -21,6 +21,6 @@ def test_an_empty_list_is_a_sentence_and_notes_about_no_alert_are_listed_on_requ
         table.show(notes, everything=True)
         assert "note rack:r1: from " in capsys.readouterr().out
         assert table.as_json(notes, everything=True) == {"alerts": [], "notes": [window]}
-        log.put("fabric.alerts", "h1", alert("h1"))
+        log.put("fabric.alerts", (record := alert("h1"))["alert_id"], record)
         table.show(AlertNotes(log.bootstrap), everything=False)
         assert "AGENT  h1" in capsys.readouterr().out

@@ -43,7 +43,7 @@ def test_events_of_the_hosts_at_that_time_are_printed(log, tmp_path):
         alert(2, START_NS, None, ["h9/eth0"], "another host"),
         alert(3, START_NS - 9000 * S, START_NS - 8000 * S, ["h1/eth0"], "hours before"),
     )
-    produce(log, *((ALERTS, record["subject"], record) for record in alerts))
+    produce(log, *((ALERTS, record["alert_id"], record) for record in alerts))
     folder = hung(tmp_path, "h")
     answer = json.loads(fabrictime(log, "explain", "--folder", folder, "--json").output)
     assert answer["culprits"] == ["rank 3", "host h0"]

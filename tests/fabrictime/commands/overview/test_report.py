@@ -46,7 +46,7 @@ def test_a_dead_link_stands_in_all_forms_and_old_alerts_in_none(state: FabricSta
     fill_health(state, fabric, dead, "DOWN")
     old = fabric.alert(fabric.cable(fabric.links()[2]), "cleared long ago", state="CLEARED")
     old |= {"raised_ns": fabric.now_ns - 7200 * S, "cleared_ns": fabric.now_ns - 7000 * S}
-    fill(state, (ALERTS.name, old["subject"], old))
+    fill(state, (ALERTS.name, old["alert_id"], old))
     view = view_of(state, fabric.now_ns)
     [problem] = as_record(view)["problems"]
     assert (problem["problem"], problem["severity"]) == ("Link down", "CRITICAL")
@@ -61,7 +61,7 @@ def test_a_dead_link_stands_in_all_forms_and_old_alerts_in_none(state: FabricSta
 def test_texts_of_records_are_escaped_in_the_file(state: FabricState, fabric: Any) -> None:
     fill(state, *fabric.fleet())
     hostile = fabric.alert(fabric.cable(fabric.links()[0]), "<script>alert(1)</script>")
-    fill(state, (ALERTS.name, hostile["subject"], hostile))
+    fill(state, (ALERTS.name, hostile["alert_id"], hostile))
     text = page(state, view_of(state, hostile["raised_ns"]), 600.0)
     assert "<script>" not in text
     assert "&lt;script&gt;" in text

@@ -100,7 +100,7 @@ def test_a_replay_equals_the_published_alerts_and_reports_forged_ones(tmp_path: 
         forged = cleared | {"text": "something else"}
         extra = raised | {"alert_id": "LINK_DOWN:nothing:1", "subject": "nothing"}
         for record in (forged, extra):
-            producer.produce(ALERTS.name, codec.encode(ALERTS.record, record), record["subject"])
+            producer.produce(ALERTS.name, codec.encode(ALERTS.record, record), record["alert_id"])
         assert producer.flush(10) == 0
         code, found, _ = replayed(bootstrap, f"{begin_s:.3f}")
         assert code == 1

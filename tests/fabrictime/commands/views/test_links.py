@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from fabrictime.commands.cli import app
 from schemas import codec
+from schemas.messages import key_of
 from schemas.topics import ALERTS, LINK_HEALTH, Topic
 from tests.fabrictime.evidence import FreshEvidence
 
@@ -62,7 +63,7 @@ def alert(subject: str, state: str, update: int = 0, severity: str = "CRITICAL")
 def produce(log: str, topic: Topic, records: Iterable[Mapping[str, Any]]) -> None:
     producer = Producer({"bootstrap.servers": log, "partitioner": "murmur2_random", "log_level": 0})
     for record in records:
-        producer.produce(topic.name, codec.encode(topic.record, record), record["subject"])
+        producer.produce(topic.name, codec.encode(topic.record, record), key_of(topic, record))
     assert producer.flush(10) == 0
 
 

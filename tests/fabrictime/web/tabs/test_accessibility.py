@@ -30,10 +30,11 @@ def test_axe_finds_nothing(
     fabric = records(log_address)
     link = fabric.up("leaf1", 1)
     cable = fabric.cable(link)
+    alert = fabric.alert(cable, "leaf1 to spine1 loses packets", kind="LINK_GREY")
     fabric.publish(
         *fabric.fleet(),
         ("fabric.link-health", cable, fabric.health(link, "GREY", links=[link], loss_rate=0.2)),
-        ("fabric.alerts", cable, fabric.alert(cable, "leaf1 to spine1 loses packets", kind="LINK_GREY")),
+        ("fabric.alerts", alert["alert_id"], alert),
         ("fabric.contention", link, fabric.contention(link)),
         ("fabric.diagnoses", "llama", JobRecords(fabric).diagnosis(1, fabric.now_ns, slow=0)),
     )

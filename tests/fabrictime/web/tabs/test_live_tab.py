@@ -74,7 +74,7 @@ def test_one_link_that_is_down_is_counted_and_its_alert_is_on_the_badge(
     for up in fabric.links()[::2]:
         fill_health(state, fabric, up, "DOWN" if up == link else "UP")
     alert = fabric.alert(fabric.cable(link), "leaf1 to spine1 is DOWN")
-    fill(state, ("fabric.alerts", alert["subject"], alert), at_ns=4 * S)
+    fill(state, ("fabric.alerts", alert["alert_id"], alert), at_ns=4 * S)
     tab.start_live()
     tab._show_banner()
     assert tab.texts("cables") == ("23", "of 24, 8 hosts, 8 NICs")

@@ -40,9 +40,9 @@ def address(
     cleared = {**alert, "state": "CLEARED", "cleared_ns": BEGIN + 201 * S, "update": 1}
     written += [
         (100, "fabric.link-health", cable, fabric.health(link, "DOWN", since_ns=BEGIN + 100 * S)),
-        (101, "fabric.alerts", cable, alert),
+        (101, "fabric.alerts", alert["alert_id"], alert),
         (200, "fabric.link-health", cable, fabric.health(link, "UP", since_ns=BEGIN + 200 * S)),
-        (201, "fabric.alerts", cable, cleared),
+        (201, "fabric.alerts", cleared["alert_id"], cleared),
     ]
     write_log(
         tmp_path / "log",

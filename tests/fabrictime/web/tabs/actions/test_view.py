@@ -95,7 +95,7 @@ def test_a_move_shows_cause_action_and_effect(fabric: Any, show: Any, browser: A
     alert = fabric.alert(subject, "leaf1 to spine1 is DOWN", links=[link])
     fabric.publish(
         ("fabric.link-health", subject, fabric.health(link, "DOWN")),
-        ("fabric.alerts", subject, alert),
+        ("fabric.alerts", alert["alert_id"], alert),
     )
     decision = fabric.decision(3, flow, f"{subject}/1", at_ns=time_ns())
     fabric.publish(("fabric.decisions", "h1", decision))

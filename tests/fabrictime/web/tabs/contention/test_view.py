@@ -183,7 +183,7 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
         ],
     )
     until("the first tab stands", lambda: browser.text("banner") != "")
-    fabric.publish(("fabric.alerts", alert["subject"], alert))
+    fabric.publish(("fabric.alerts", alert["alert_id"], alert))
     until("counted", lambda: browser.text("badge") == "1")
     for tab in TABS[1:]:
         show(tab)
@@ -201,13 +201,13 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
 
     browser.js("window.ftEvidence = document.querySelector('[data-testid=evidence-0]')")
     longer = f"{expected}, 5 s"
-    fabric.publish(("fabric.alerts", alert["subject"], {**alert, "update": 1, "text": longer}))
+    fabric.publish(("fabric.alerts", alert["alert_id"], {**alert, "update": 1, "text": longer}))
     until("its new text", lambda: browser.text("alert-title") == longer)
     assert browser.js("return window.ftEvidence.isConnected"), "a click under way would be lost"
     assert "paths_dead\n17" in browser.text("record-0")
 
     cleared = {**alert, "update": 2, "state": "CLEARED", "cleared_ns": now + S}
-    fabric.publish(("fabric.alerts", alert["subject"], cleared))
+    fabric.publish(("fabric.alerts", alert["alert_id"], cleared))
     until("counted no more", lambda: browser.text("badge") == "")
     until("listed as cleared", lambda: "cleared" in browser.text("alerts"))
     browser.toggle("listed", "active")
@@ -226,16 +226,13 @@ def test_names_from_the_network_are_shown_and_never_run(
     node = "<img\tsrc=x\tonerror=window.hacked=1\t"
     evil = f"{node}>"
     link = f"{node}:1>leaf1:9"
+    alert = fabric.alert(fabric.cable(link), evil, links=[link], jobs=[evil])
     fabric.publish(
         ("fabric.inventory", f"{node}/e", fabric.nic(f"{node}/e", rack=evil, host=node)),
         ("fabric.link-health", fabric.cable(link), fabric.health(link, "DOWN", text=evil, candidates=[evil])),
         ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 9e4}})),
         ("fabric.contention", link, fabric.contention(link, text=evil, jobs=[evil])),
-        (
-            "fabric.alerts",
-            fabric.cable(link),
-            fabric.alert(fabric.cable(link), evil, links=[link], jobs=[evil]),
-        ),
+        ("fabric.alerts", alert["alert_id"], alert),
     )
     for tab, test in (("fabric", "trouble"), ("contention", "window-text"), ("alerts", "alert-title")):
         show(tab)

@@ -70,7 +70,7 @@ def test_a_dead_cable_has_its_text_its_alert_and_its_aliased_links(
     other = fabric.cable(fabric.up("leaf2", 1))
     fill_health(state, fabric, link, "DOWN", candidates=[other], text="it is <b>DOWN</b>")
     alert = fabric.alert(fabric.cable(link), "down <script>")
-    fill(state, ("fabric.alerts", alert["subject"], alert))
+    fill(state, ("fabric.alerts", alert["alert_id"], alert))
     show(panel, state, fabric, link)
     assert (panel.state.text, panel.health.text) == ("DOWN", "it is <b>DOWN</b>")
     assert "down &lt;script&gt;" in panel.notes.text

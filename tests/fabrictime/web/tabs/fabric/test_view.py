@@ -116,7 +116,7 @@ def test_a_dead_link_is_shown_within_a_second_and_opens_by_a_click(
         alert = fabric.alert(fabric.cable(link), text_of(k), raised_ns=fabric.now_ns + k, links=[link])
         health = fabric.health(link, "DOWN", text=text_of(k), before="DOWN" if k else "UP")
         fabric.publish(
-            ("fabric.link-health", fabric.cable(link), health), ("fabric.alerts", fabric.cable(link), alert)
+            ("fabric.link-health", fabric.cable(link), health), ("fabric.alerts", alert["alert_id"], alert)
         )
 
     def seen(k: int) -> bool:

@@ -53,7 +53,7 @@ def test_a_row_names_effects_jobs_and_the_runbook(state: FabricState, fabric: An
     link = fabric.up("leaf1", 1)
     alert = fabric.alert(fabric.cable(link), "dead", links=[link], raised_ns=fabric.now_ns - 90 * S)
     record = JobRecords(fabric).diagnosis(1, fabric.now_ns, slow=0, subject=link, links=[link])
-    fill(state, ("fabric.alerts", alert["subject"], alert), ("fabric.diagnoses", "llama", record))
+    fill(state, ("fabric.alerts", alert["alert_id"], alert), ("fabric.diagnoses", "llama", record))
     (row,) = frames.incident_rows(view_of(state, fabric), fabric.now_ns, "https://ops/runbooks")
     assert row["title"] == "Link down: leaf1:swp3 ⇄ spine1:swp1"
     assert (row["effects"], row["age"], row["jobs"]) == (

@@ -56,7 +56,7 @@ def publish_incident(fabric: Any) -> str:
         *((topic, key, record) for topic, key, record in fabric.fleet()),
         ("fabric.config", "*", fabric.config()),
         ("fabric.link-health", cable, health),
-        ("fabric.alerts", cable, alert),
+        ("fabric.alerts", alert["alert_id"], alert),
         ("fabric.diagnoses", "llama", job.diagnosis(1, fabric.now_ns, slow=0, **blamed)),
     )
     for number in range(3):
@@ -201,7 +201,7 @@ def test_names_from_the_network_are_text(
     fabric = records(log_address)
     evil = "<img src=x onerror=window.ran=1>"
     alert = fabric.alert("h1", evil, kind="HOST_DOWN", jobs=[evil])
-    fabric.publish(*fabric.fleet(peers=1), ("fabric.alerts", "h1", alert))
+    fabric.publish(*fabric.fleet(peers=1), ("fabric.alerts", alert["alert_id"], alert))
     page = show()
     until("the alert", lambda: evil in browser.text("incidents"))
     press(browser, "/", "<img")
@@ -216,12 +216,10 @@ def test_a_thousand_nics_fit_on_the_first_screen(
 ) -> None:
     large = records(log_address, hosts=1_024, leaves=32, spines=8)
     down = [large.up(f"leaf{k}", 3) for k in (1, 2, 5, 7)]
-    alerts = [
-        (large.cable(link), large.alert(large.cable(link), f"{link} is down", links=[link])) for link in down
-    ]
+    alerts = [large.alert(large.cable(link), f"{link} is down", links=[link]) for link in down]
     slow_hosts = [f"h{k}" for k in range(20, 29)]
-    alerts += [(h, large.alert(h, f"{h} is late", kind="AGENT", severity="WARNING")) for h in slow_hosts]
-    large.publish(*large.fleet(peers=2), *(("fabric.alerts", key, alert) for key, alert in alerts))
+    alerts += [large.alert(h, f"{h} is late", kind="AGENT", severity="WARNING") for h in slow_hosts]
+    large.publish(*large.fleet(peers=2), *(("fabric.alerts", alert["alert_id"], alert) for alert in alerts))
     page = show(width=1440, height=900)
     sentence = "2 problems: link down at 4 links of spine3; prober in trouble at h20, h21, h22 and 6 more."
     until("two incidents", lambda: browser.text("health-sentence") == sentence)
