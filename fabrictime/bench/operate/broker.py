@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
@@ -66,7 +66,7 @@ def _measure(folder: Path, progress: Progress, load_s: float) -> dict[str, Value
             load.run(progress, load_s)
             log = _log(cluster.bootstrap)
             stored = _stored_when_complete(server, load.acknowledged | set(log))
-            return figures_of(load, log, stored)
+            return figures_of(load.acknowledged, log, stored, load.text())
 
 
 class Load:
@@ -104,6 +104,13 @@ class Load:
             time.sleep(0.005)
         self._producer.close(FLUSH_S)
 
+    def text(self) -> str:
+        """Return how much was acknowledged, and the longest pause."""
+        return (
+            f"{len(self.acknowledged):,} of {self.published:,} acknowledged, "
+            f"longest time without an acknowledgement {self.longest_gap_s:.1f} s"
+        )
+
     def _publish(self, window: int) -> None:
         for number in range(NICS):
             nic = f"h{number}/eth0"
@@ -132,17 +139,24 @@ def _log(bootstrap: str) -> Counter[Identity]:
     return Counter((record["nic"], record["window"]) for record in records)
 
 
-class Stored:
-    """Number of path rows, and of windows' samples in paths and rollup, that the history holds by record."""
+class Stored(NamedTuple):
+    """What the history holds, by record: path rows, their samples, and samples in the rollup."""
 
-    def __init__(self, client: Any) -> None:
-        self.rows = _counts(client, "count()", tables.DELAYS)
-        self.samples = _counts(client, "sum(count)", tables.DELAYS)
-        self.rollup = _counts(client, "sum(count)", tables.DELAYS_1S)
+    rows: dict[Identity, int]
+    samples: dict[Identity, int]
+    rollup: dict[Identity, int]
 
     def has(self, identities: set[Identity]) -> bool:
         """Return whether both tables hold all records."""
         return self.rows.keys() >= identities and self.rollup.keys() >= identities
+
+
+def _stored(client: Any) -> Stored:
+    return Stored(
+        _counts(client, "count()", tables.DELAYS),
+        _counts(client, "sum(count)", tables.DELAYS),
+        _counts(client, "sum(count)", tables.DELAYS_1S),
+    )
 
 
 def _counts(client: Any, value: str, table: str) -> dict[Identity, int]:
@@ -153,18 +167,20 @@ def _counts(client: Any, value: str, table: str) -> dict[Identity, int]:
 def _stored_when_complete(server: Server, identities: set[Identity]) -> Stored:
     client = server.client()
     end_s = time.monotonic() + STORE_S
-    while not (stored := Stored(client)).has(identities) and time.monotonic() < end_s:
+    while not (stored := _stored(client)).has(identities) and time.monotonic() < end_s:
         time.sleep(0.5)
     client.close()
     return stored
 
 
-def figures_of(load: Load, log: Counter[Identity], stored: Stored) -> dict[str, Value]:
-    """Return the figures: a record counts as lost if log, paths or rollup lack it."""
+def figures_of(
+    acknowledged: set[Identity], log: Counter[Identity], stored: Stored, text: str
+) -> dict[str, Value]:
+    """Return the figures: a record counts as lost if log, paths or rollup lack it. `text`: for the note."""
     lacking = {
-        "log": load.acknowledged - log.keys(),
-        "history": load.acknowledged - stored.rows.keys(),
-        "rollup": load.acknowledged - stored.rollup.keys(),
+        "log": acknowledged - log.keys(),
+        "history": acknowledged - stored.rows.keys(),
+        "rollup": acknowledged - stored.rollup.keys(),
     }
     doubled = [
         identity
@@ -173,12 +189,10 @@ def figures_of(load: Load, log: Counter[Identity], stored: Stored) -> dict[str, 
     ]
     texts = [f"{len(lost)} not in the {place}" for place, lost in lacking.items() if lost]
     again = sum(count - 1 for count in log.values())
-    acknowledged = f"{len(load.acknowledged):,} of {load.published:,} acknowledged"
-    gap = f"longest time without an acknowledgement {load.longest_gap_s:.1f} s"
     return {
         "kafka_broker_killed_lost_acknowledged": Figure(
             float(len(set().union(*lacking.values()))),
-            note=", ".join([*texts, acknowledged, gap]),
+            note=", ".join([*texts, text]),
         ),
         "duplicates_in_history": Figure(float(len(doubled)), note=f"{again} in the log"),
     }
