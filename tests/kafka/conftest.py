@@ -127,6 +127,8 @@ def topic(kafka: Kafka, admin: AdminClient) -> Iterator[Callable[..., str]]:
     def make(partitions: int = 1, **config: object) -> str:
         name = f"t-{uuid.uuid4().hex[:12]}"
         options = {key.replace("_", "."): str(value) for key, value in config.items()}
+        if kafka.name.startswith("4.") and "segment.bytes" in options:  # 1 MiB at least, except in tests
+            options["internal.segment.bytes"] = options.pop("segment.bytes")
         for future in admin.create_topics([NewTopic(name, partitions, 1, config=options)]).values():
             future.result(DEADLINE_S)
         made.append(name)

@@ -223,7 +223,7 @@ def test_earliest_and_latest_of_a_missing_partition(raw, topic):
     name, client = topic(2), raw()
     answer = client.ask(OffsetRequest_v1(-1, [(name, [(0, -1), (1, -2), (2, -1)])]))
     [(_, found)] = answer.topics
-    assert [(partition, code) for partition, code, _, _ in found] == [(0, 0), (1, 0), (2, 3)]
+    assert [(partition, code) for partition, code, _, _ in sorted(found)] == [(0, 0), (1, 0), (2, 3)]
 
 
 def test_duplicates_of_an_idempotent_producer_are_answered_but_not_written(

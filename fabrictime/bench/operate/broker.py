@@ -134,7 +134,7 @@ def _log(bootstrap: str) -> Counter[Identity]:
 
 
 class Stored(NamedTuple):
-    """What the history holds, by record: path rows, their samples, and samples in the rollup."""
+    """Number of path rows, of their samples, and of samples in the rollup, by record of the history."""
 
     rows: dict[Identity, int]
     samples: dict[Identity, int]
@@ -182,11 +182,11 @@ def figures_of(
         if rows > PATHS or stored.rollup.get(identity, 0) > stored.samples[identity]
     ]
     texts = [f"{len(lost)} not in the {place}" for place, lost in lacking.items() if lost]
-    again = sum(count - 1 for count in log.values())
+    repeated = sum(count - 1 for count in log.values())
     return {
         "kafka_broker_killed_lost_acknowledged": Figure(
             float(len(set().union(*lacking.values()))),
             note=", ".join([*texts, text]),
         ),
-        "duplicates_in_history": Figure(float(len(doubled)), note=f"{again} in the log"),
+        "duplicates_in_history": Figure(float(len(doubled)), note=f"{repeated} in the log"),
     }
