@@ -34,6 +34,10 @@ TARGETS: Final[Mapping[str, Target]] = {
     "unauthorised_attempts": Target("attempts", ">=", 200),
     "kafka_broker_killed_lost_acknowledged": Target("records", "<=", 0),
     "duplicates_in_history": Target("records", "<=", 0),
+    "rolling_restart_windows_late_s": Target("s", "<=", 2),
+    "rolling_restart_false_alarms": Target("alerts", "<=", 0),
+    "rolling_restart_lost_decisions": Target("decisions", "<=", 0),
+    "rolling_restart_clock_steps": Target("steps", "<=", 0),
     "command_without_pipeline_s": Target("s", "<=", 1),
     "command_start_s": Target("s"),
 }
@@ -61,6 +65,12 @@ PARTS: Final = {
     "agent": ("agent_pss_mb", "agent_cpu_percent", "agent_log_connections"),
     "security": ("unauthorised_accepted", "unauthorised_attempts"),
     "broker": ("kafka_broker_killed_lost_acknowledged", "duplicates_in_history"),
+    "restart": (
+        "rolling_restart_windows_late_s",
+        "rolling_restart_false_alarms",
+        "rolling_restart_lost_decisions",
+        "rolling_restart_clock_steps",
+    ),
     "commands": ("command_without_pipeline_s", "command_start_s"),
 }
 """Keys of the figures that each part must return, by part; a part is a module with `measure(progress,

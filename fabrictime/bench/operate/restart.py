@@ -1,0 +1,174 @@
+"""Measures a rolling restart of the workers behind a simulated fleet.
+
+Each worker and each stage with a process of its own ends by SIGTERM, one after another, and the supervisor
+starts it again. A link dies for some seconds at each restart, so that the policy must decide meanwhile. Late
+windows, alerts about healthy things, decisions without an action, and jumps of fabric time are counted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench.operate._up import Up
+from producers.sim.control import ask, socket_path
+from schemas.kafka.message import Message
+from schemas.kafka.reader import END, TopicReader
+from schemas.records import AlertKind, AlertState, ClockOffsets, ClockState, Decision
+from schemas.topics import ACTIONS, ALERTS, CLOCK_OFFSETS, DECISIONS, TOPICS
+
+FLEET: Final = "sim:16"
+WORKERS: Final = 4
+PARTS: Final = ("links", "policy", "sink")
+"""Stages with a process of their own."""
+STEADY_S, QUICK_STEADY_S = 15.0, 5.0
+"""Time before the first restart, and between two."""
+READY_S: Final = 40.0
+FAULT: Final = "blackhole leaf1>spine1 for 3s"
+PLANTED: Final = "leaf1", "spine1"
+NS: Final = 1e9
+SIGMAS: Final = 4.0
+NETWORK_LOAD: Final = frozenset({AlertKind.CONTENTION, AlertKind.LATENCY})
+"""Kinds of alerts that the simulated traffic can cause truly."""
+
+
+class Watch:
+    """What the log says from a moment on. Pure: takes messages."""
+
+    def __init__(self) -> None:
+        self.gap_s = 0.0
+        """Longest time without a new window, beyond the window's length, s."""
+        self.steps: list[str] = []
+        self.false_alarms: list[str] = []
+        self._clocks: dict[str, ClockState] = {}
+        self._windows: dict[str, tuple[int, int]] = {}
+        """Newest window and its append time, by shard."""
+        self._decisions: dict[str, Decision] = {}
+        self._reported: set[str] = set()
+
+    def take(self, message: Message, record: Any) -> None:
+        """Take a message of `fabric.clock.offsets`, alerts, decisions or actions."""
+        if message.topic == CLOCK_OFFSETS.name:
+            self._take_window(record, message.append_ns)
+            for clock in record["clocks"]:
+                self._take_clock(clock)
+        elif message.topic == ALERTS.name:
+            self._take_alert(record)
+        elif message.topic == DECISIONS.name:
+            self._decisions[record["decision_id"]] = record
+        elif message.topic == ACTIONS.name:
+            self._reported.add(record["decision_id"])
+
+    def _take_window(self, record: ClockOffsets, append_ns: int) -> None:
+        window, at_ns = self._windows.get(record["shard"], (record["window"], append_ns))
+        if record["window"] > window:
+            length_ns = record["window_end_ns"] - record["window_start_ns"]
+            self.gap_s = max(self.gap_s, (append_ns - at_ns - length_ns) / NS)
+        if record["window"] > window or record["shard"] not in self._windows:
+            self._windows[record["shard"]] = record["window"], append_ns
+
+    def _take_clock(self, clock: ClockState) -> None:
+        """Compare a clock with its line of the window before; a difference beyond both bounds is a step."""
+        before = self._clocks.get(clock["clock"])
+        self._clocks[clock["clock"]] = clock
+        if before is None or clock["at_ns"] <= before["at_ns"]:
+            return
+        passed_s = (clock["at_ns"] - before["at_ns"]) / NS
+        moved_ns = clock["offset_ns"] - before["offset_ns"] - before["drift_ppb"] * passed_s
+        sigma_ppb = before["drift_sigma_ppb"] + clock["drift_sigma_ppb"]
+        bound_ns = before["bound_ns"] + clock["bound_ns"] + SIGMAS * sigma_ppb * passed_s
+        if abs(moved_ns) > bound_ns:
+            self.steps.append(f"{clock['clock']} {moved_ns:.0f} ns, bound {bound_ns:.0f}")
+
+    def _take_alert(self, alert: Any) -> None:
+        names = " ".join([alert["subject"], *alert["links"], *alert["grouped"]])
+        is_true = alert["kind"] in NETWORK_LOAD or all(name in names for name in PLANTED)
+        if alert["state"] == AlertState.RAISED and alert["update"] == 0 and not is_true:
+            self.false_alarms.append(f"{alert['kind']} {alert['subject']}")
+
+    @property
+    def decisions(self) -> int:
+        """Number of decisions."""
+        return len(self._decisions)
+
+    def lost_decisions(self) -> list[str]:
+        """Return the decisions that no actuator reported about."""
+        return sorted(self._decisions.keys() - self._reported)
+
+
+def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
+    """Restart all workers once and return the figures, in two to four minutes."""
+    arguments = ("--fleet", FLEET, "--workers", str(WORKERS))
+    with tempfile.TemporaryDirectory(prefix="ft-restart-") as name, Up(Path(name), *arguments) as up:
+        return _measure(up, progress, QUICK_STEADY_S if quick else STEADY_S)
+
+
+def _measure(up: Up, progress: Progress, steady_s: float) -> dict[str, Value]:
+    topics = dict.fromkeys((CLOCK_OFFSETS, ALERTS, DECISIONS, ACTIONS), END)
+    with TopicReader.open(up.addresses["log"], topics) as reader:
+        before, watch = Watch(), Watch()
+        progress("restart: the fleet becomes steady")
+        _follow(reader, [], READY_S)
+        _follow(reader, [before], steady_s)
+        begin_s = time.monotonic()
+        for name in _restarted(up.state()):
+            progress(f"restart: {name}, {watch.gap_s:.1f} s late so far")
+            ask(socket_path(up.directory), "fault", line=FAULT)
+            _restart(up, name)
+            while not _is_ready(up.state(), name) and time.monotonic() < begin_s + 8 * READY_S:
+                _follow(reader, [watch], 0.2)
+            _follow(reader, [watch], steady_s)
+        return figures_of(before, watch, time.monotonic() - begin_s)
+
+
+def _restarted(state: Mapping[str, Any]) -> list[str]:
+    names = [row["name"] for row in state["children"]]
+    return [name for name in names if name.startswith("worker-") or name in PARTS]
+
+
+def _row(state: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return next(row for row in state["children"] if row["name"] == name)
+
+
+def _is_ready(state: Mapping[str, Any], name: str) -> bool:
+    return bool(_row(state, name)["state"] == "ready")
+
+
+def _restart(up: Up, name: str) -> None:
+    """End a process and wait until the supervisor has noticed."""
+    row = _row(up.state(), name)
+    os.kill(row["pid"], signal.SIGTERM)
+    end_s = time.monotonic() + READY_S
+    while _row(up.state(), name)["restarts"] == row["restarts"] and time.monotonic() < end_s:
+        time.sleep(0.05)
+
+
+def _follow(reader: TopicReader, watches: list[Watch], seconds: float) -> None:
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        for message in reader.poll(0.2):
+            for watch in watches:
+                watch.take(message, message.decoded(TOPICS[message.topic]))
+
+
+def figures_of(before: Watch, watch: Watch, seconds: float) -> dict[str, Value]:
+    """Return the figures; `before`: the time without a restart, for the notes."""
+    lost = watch.lost_decisions()
+    return {
+        "rolling_restart_windows_late_s": Figure(
+            watch.gap_s, note=f"{before.gap_s:.1f} s without a restart; all within {seconds:.0f} s"
+        ),
+        "rolling_restart_false_alarms": _count(watch.false_alarms),
+        "rolling_restart_lost_decisions": Figure(float(len(lost)), note=f"of {watch.decisions} decisions"),
+        "rolling_restart_clock_steps": _count(watch.steps),
+    }
+
+
+def _count(lines: list[str]) -> Figure:
+    return Figure(float(len(lines)), note=", ".join(lines[:6]) or None)
