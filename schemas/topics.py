@@ -226,7 +226,7 @@ COLLECTIVES: Final = Topic(
     Partitions.DATA,
     DAY_MS,
     writers=("collectives", "sim"),
-    readers=("solve", "sink", "web", "up"),
+    readers=("solve", "sink", "web", "up", "audit"),
 )
 DIAGNOSES: Final = Topic(
     "fabric.diagnoses",

@@ -13,6 +13,7 @@ from schemas.topics import (
     AUDIT,
     AUDIT_RUNS,
     CLOCK_OFFSETS,
+    COLLECTIVES,
     DELAYS,
     FLOW_ROUTES,
     LINK_HEALTH,
@@ -26,9 +27,9 @@ from streams.audit.hosts.part_history import PART_FACTS, PartHistory
 from streams.audit.hosts.trends import HISTORY_DAYS
 
 RECENT_S: Final = 30.0
-"""Largest age of delays, queues and clocks that are evaluated: at least ten windows."""
+"""Largest age of delays, queues, clocks and operations that are evaluated: at least ten windows."""
 _WHOLE: Final[tuple[Topic, ...]] = (PATHS, FLOW_ROUTES, LINK_HEALTH, AUDIT_RUNS)
-_RECENT: Final[tuple[Topic, ...]] = (DELAYS, QUEUES, CLOCK_OFFSETS)
+_RECENT: Final[tuple[Topic, ...]] = (DELAYS, QUEUES, CLOCK_OFFSETS, COLLECTIVES)
 _NEWEST: Final = (PATHS.name, FLOW_ROUTES.name, LINK_HEALTH.name)
 """Topics from which only the newest record of each key is evaluated."""
 
@@ -72,6 +73,7 @@ def fabric_of(
         delays=windows[DELAYS.name],
         offsets=windows[CLOCK_OFFSETS.name],
         health=records[LINK_HEALTH.name],
+        collectives=windows[COLLECTIVES.name],
         queues=windows[QUEUES.name],
         topology=topology,
         since_ns=since_ns,

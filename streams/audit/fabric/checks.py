@@ -20,6 +20,7 @@ from streams.audit.fabric.path_delays import asymmetries, one_way_delays
 from streams.audit.fabric.rail_reach import rail_reach
 from streams.audit.fabric.rails import rails
 from streams.audit.fabric.records import FabricRecords
+from streams.audit.fabric.transport import job_transports
 from streams.audit.hosts.trends import part_trends
 from streams.audit.results import Found, Scope, error, results_of, rule_of, warning
 
@@ -59,6 +60,7 @@ _FINDERS: Final[tuple[Callable[..., Iterator[Found]], ...]] = (
     rail_reach,
     ecn,
     classes,
+    job_transports,
     _trends,
 )
 RULES: Final = tuple(map(rule_of, _FINDERS))

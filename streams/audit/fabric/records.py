@@ -10,6 +10,7 @@ from schemas.ids import device_of, end_id, end_parts, host_of
 from schemas.records import (
     AuditStatus,
     ClockOffsets,
+    CollectiveBatch,
     FlowRoutes,
     Leg,
     LinkHealth,
@@ -49,6 +50,7 @@ class FabricRecords:
     offsets: Sequence[ClockOffsets] = ()
     health: Sequence[LinkHealth] = ()
     queues: Sequence[LinkQueues] = ()
+    collectives: Sequence[CollectiveBatch] = ()
     topology: Topology = field(default_factory=Topology)
     since_ns: int = 0
     full_mesh: bool = False
