@@ -133,8 +133,9 @@ class NcclLog:
             self._out.init_started.add(rank)
             if any(init.is_complete for init in of_world):
                 self._out.init_completed.add(rank)
-        for (process, stated, *use), lines in self._channels.items():
-            channel = Channel(ranks.get(process, stated), process.host, *use)
+        for (process, stated, transport, device, is_gdr, communicator), lines in self._channels.items():
+            rank = ranks.get(process, stated)
+            channel = Channel(rank, process.host, transport, device, is_gdr, communicator)
             is_net = channel.transport not in LOCAL and channel.transport != COLLNET
             channels = self._out.channels if is_net else self._out.other_channels
             channels[channel] = channels.get(channel, 0) + lines
