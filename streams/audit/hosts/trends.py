@@ -180,7 +180,7 @@ def wilson(count: int, total: int) -> tuple[float, float]:
     share, weight = count / total, _Z * _Z / total
     centre = (share + weight / 2) / (1 + weight)
     half = _Z * math.sqrt(share * (1 - share) / total + weight / (4 * total)) / (1 + weight)
-    return max(0.0, centre - half), min(1.0, max(share, centre + half))
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
 def error_margins(errors: Sequence[Reading], bits: Sequence[Reading]) -> list[Reading]:
