@@ -10,7 +10,7 @@ MPICC  ?= mpicc
 # Tests start hundreds of interpreters: without byte code, each compiles its modules for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-all lint build native mpi dist lock clean help
+.PHONY: run test test-all lint build native mpi dist docs lock clean help
 
 run: build  ## start the whole pipeline; Ctrl-C stops it
 	@exec $(BIN)/fabrictime up $(ARGS)
@@ -71,6 +71,10 @@ mpi:  ## build the profiler of MPI programs for another MPI, with MPICC
 
 dist: $(VENV)/.complete native  ## build wheels and the agent's packages into dist/, or the parts that ARGS names
 	@$(BIN)/python -m tools.release $(ARGS)
+
+docs: $(VENV)/.complete native  ## take a picture of each tab, and build the site into build/site
+	@$(BIN)/python -m tools.page_pictures build/pictures
+	@$(BIN)/python -m mkdocs build --strict
 
 lock: $(VENV)/.complete  ## resolve the dependencies into requirements.lock
 	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \

@@ -113,12 +113,12 @@ def _total_ns(entry: ActionEntry) -> int | None:
 
 def duration_text(entry: ActionEntry) -> str:
     """Return the time from a decision to its execution, and how much of it the effector took, as text."""
-    if entry.done_ns is None:
+    if entry.done_ns is None or (not entry.took_ns and not entry.done):
         return "—"
     if not entry.done or not entry.kind or entry.done_ns < entry.at_ns:
         return delay_text(entry.took_ns)
     total = delay_text(entry.done_ns - entry.at_ns)
-    return f"{total}, {delay_text(entry.took_ns)} of it {entry.how or 'done'}"
+    return f"{total}, {delay_text(entry.took_ns)} of it {entry.how or 'done'}" if entry.took_ns else total
 
 
 def suppressed_text(action: SuppressedAction, now_ns: int) -> str:

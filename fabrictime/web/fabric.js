@@ -15,7 +15,7 @@ const WIDTH = { 1: 1.3, 2: 2.6, 3: 4, 4: 3 };
 const outline = (d) => `<path class="m" d="${d}" stroke="currentColor" stroke-width="1.4"/>`;
 const SHAPES = { 2: outline("M15,1 L20,10 L10,10 Z"), 3: outline("M15,1 L20,6 L15,11 L10,6 Z"),
   4: outline("M15,1 A5,5 0 1 1 14.9,1 Z M12.5,3.5 L17.5,8.5 M17.5,3.5 L12.5,8.5") };
-const PAD = { left: 14, right: 14, top: 30, bottom: 14 };
+const PAD = { left: 14, right: 14, top: 30, bottom: 14 }, KEY_LINE = 18;
 
 class Fabric {
   constructor(el) {
@@ -57,6 +57,7 @@ class Fabric {
       (this.metric === "state" ? "" : `<span class="ft-map-ramp">${this.metric === "load" ? "time busy" : "mean depth"}<i style="background:linear-gradient(90deg,${ramp().join(",")})"></i>` +
         ticks.map(([, t]) => `<b>${t}</b>`).join("–") + "</span>");
     for (const shape of key.querySelectorAll("svg .m")) { shape.setAttribute("fill", ink().card); }
+    this.size();
   }
 
   setPlan(plan) {
@@ -108,6 +109,8 @@ class Fabric {
       canvas.height = Math.round(this.height * ratio);
     }
     this.ratio = ratio;
+    const lines = Math.max(1, Math.round(this.el.querySelector(".ft-map-key").offsetHeight / KEY_LINE));
+    this.top = PAD.top + (lines > 1 ? lines * KEY_LINE : 0); // a legend of several lines stands above the map
     if (this.plan) { this.place(); this.stale = true; }
     this.paint();
   }
@@ -116,7 +119,7 @@ class Fabric {
     const { nodes, cables, nics, racks } = this.plan;
     const inner = this.width - PAD.left - PAD.right;
     const tiers = Math.max(0, ...nodes.map((n) => n[1]));
-    const tall = this.height - PAD.top - PAD.bottom;
+    const tall = this.height - this.top - PAD.bottom;
     const perHost = new Map();
     nics.forEach((n, i) => { if (!perHost.has(n[1])) perHost.set(n[1], []); perHost.get(n[1]).push(i); });
     const inRack = racks.map(() => []);
@@ -164,8 +167,8 @@ class Fabric {
     for (let tier = 1; tier <= tiers; tier++) {
       const members = nodes.map((n, i) => i).filter((i) => nodes[i][1] === tier);
       if (tier === 1) members.sort((a, b) => mean(under.get(a)) - mean(under.get(b)) || a - b);
-      const leafY = top - 34 - (top - PAD.top) * (tiers > 1 ? 0.22 : 0.45);
-      const y = tiers > 1 ? leafY + ((PAD.top + 8 - leafY) * (tier - 1)) / (tiers - 1) : leafY;
+      const leafY = top - 34 - (top - this.top) * (tiers > 1 ? 0.22 : 0.45);
+      const y = tiers > 1 ? leafY + ((this.top + 8 - leafY) * (tier - 1)) / (tiers - 1) : leafY;
       const step = inner / members.length;
       this.tierY[tier] = { y, step, count: members.length };
       members.forEach((node, i) => { this.at[node] = { x: PAD.left + step * (i + 0.5), y, w: Math.max(3, Math.min(66, step * 0.9)), h: step < 14 ? 8 : 18, tier }; });

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import logging
 import signal
 import socket
@@ -284,7 +285,10 @@ def _add_health_check(app: Any, context: AppContext) -> None:
 
 
 def _add_tabs(context: AppContext) -> None:
+    from nicegui import app as pages
     from nicegui import ui
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse
 
     from fabrictime.web.elements import HEAD
     from fabrictime.web.tabs.actions.view import ActionsChoice, ActionsTab
@@ -333,6 +337,11 @@ def _add_tabs(context: AppContext) -> None:
         """Return the tab Now; Delays for the address of an earlier version's choices, or without a log."""
         is_old = not query.keys() <= {"at", "range"}
         return delays(query) if is_old or context.live is None else NowTab(context, NowChoice())
+
+    @pages.exception_handler(404)
+    async def missing(request: Request, _error: Exception) -> HTMLResponse:
+        path = html.escape(request.url.path)
+        return HTMLResponse(f'<p>There is no page {path}. <a href="/">Open the tab Now.</a></p>', 404)
 
     serve("/", "fabrictime", first)
     serve("/now", "fabrictime: now", lambda _: NowTab(context, NowChoice()))

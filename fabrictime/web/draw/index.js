@@ -75,22 +75,28 @@ export function timeAxis(c, index, t, labels) {
     axisPointer: { label: { show: false } },
   };
 }
-// A filled area between two lines.
+// A filled area between two lines, open where either has no value: nobody measured there.
 export function band(id, index, t, low, high, fill, opacity) {
   return {
     id, type: "custom", xAxisIndex: index, yAxisIndex: index, silent: true, animation: false, clip: true, z: 1,
     data: [[t[0] ?? 0, 1]], encode: { x: -1, y: -1 }, tooltip: { show: false },
     renderItem: (params, api) => {
-      const up = [], down = [];
-      for (let i = 0; i < t.length; i++) {
-        if (low[i] === null || high[i] === null) continue;
-        up.push(api.coord([t[i], high[i]]));
-        down.push(api.coord([t[i], low[i]]));
-      }
-      if (up.length < 2) return null;
-      return { type: "polygon", shape: { points: up.concat(down.reverse()) }, style: { fill, opacity } };
+      const areas = stretches(low, high).map((stretch) => {
+        const up = stretch.map((i) => api.coord([t[i], high[i]])), down = stretch.map((i) => api.coord([t[i], low[i]]));
+        return { type: "polygon", shape: { points: up.concat(down.reverse()) }, style: { fill, opacity } };
+      });
+      return areas.length ? { type: "group", children: areas } : null;
     },
   };
+}
+// The indices at which both have a value, one list for each unbroken stretch of at least two.
+export function stretches(low, high) {
+  const lists = [[]];
+  low.forEach((value, i) => {
+    if (value !== null && high[i] !== null) lists.at(-1).push(i);
+    else if (lists.at(-1).length) lists.push([]);
+  });
+  return lists.filter((list) => list.length > 1);
 }
 // A kind of chart. `frame(f)` draws; `tip`, `clicked`, `pointed` and `resized` are called where a kind has them.
 export class Drawing {

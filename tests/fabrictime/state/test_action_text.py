@@ -56,6 +56,12 @@ def test_an_open_action_has_no_duration_and_a_refused_one_its_detail(made: Any, 
     [failed] = action_entries.entries(actions, NOW)
     assert ("outcome", "failed: no socket") in action_text.figures(failed)
     assert action_text.table_row(failed)["status"] == "not"
+    assert action_text.duration_text(replace(failed, took_ns=0)) == "—"
+
+
+def test_an_action_that_took_no_measured_time_has_its_total_alone(made: Any, actions: ActionState) -> None:
+    applied = replace(entry(made, actions, "APPLIED"), took_ns=0)
+    assert action_text.duration_text(applied) == "12.0 ms"
 
 
 def test_pacing_names_its_rate_and_missing_paths_are_question_marks(made: Any, actions: ActionState) -> None:

@@ -61,7 +61,8 @@ def test_without_history_the_page_is_up_and_reports_it(lonely: Any) -> None:
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
     assert "server" not in headers
-    assert ask(lonely, "/docs")[0] == 404
+    status, _, text = ask(lonely, "/<docs>")
+    assert (status, text) == (404, '<p>There is no page /&lt;docs&gt;. <a href="/">Open the tab Now.</a></p>')
     assert json.loads(ask(lonely, "/api/openapi.json")[2])["paths"] == {}  # without a log there is no state
 
 

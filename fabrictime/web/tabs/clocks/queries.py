@@ -18,6 +18,7 @@ from fabrictime.web.history_sql import (
     records,
     rows,
 )
+from fabrictime.web.time_series import GAP_STEPS
 from schemas import queries, tables
 
 MAX_DRAWN_CLOCKS = 16
@@ -282,18 +283,24 @@ def fleet_points(history: History, span: Span) -> list[FleetPoint]:
 
 
 def clock_wander(history: History, span: Span) -> list[WanderPoint]:
-    """Return the quantiles of all clocks' wander by step, the oldest step first."""
-    window = "OVER (PARTITION BY shard, clock ORDER BY at)"
+    """Return the quantiles of all clocks' wander by step, the oldest step first. Each run of a clock has its
+    own fit: after a restart its offset begins anew.
+    """
+    window, run = (f"OVER (PARTITION BY shard, clock{part} ORDER BY at)" for part in ("", ", run"))
+    gap_ns = GAP_STEPS * span.step_ns
     sql = (
         "SELECT p.1 AS at, quantilesExact(0.01, 0.1, 0.5, 0.9, 0.99)(p.2) FROM (SELECT arrayJoin(arrayMap("
         "(a, x, y) -> (a, y - (fit.1 * x + fit.2)), ats, xs, ys)) AS p FROM ("
         "SELECT groupArray(at) AS ats, groupArray(x) AS xs, groupArray(moved) AS ys, "
         "simpleLinearRegression(x, moved) AS fit FROM ("
-        f"SELECT shard, clock, at, (at - first_value(at) {window}) / 1e9 AS x, "
-        f"(whole - first_value(whole) {window}) + (rest - first_value(rest) {window}) AS moved FROM ("
+        f"SELECT shard, clock, run, at, (at - first_value(at) {run}) / 1e9 AS x, "
+        f"(whole - first_value(whole) {run}) + (rest - first_value(rest) {run}) AS moved FROM ("
+        f"SELECT *, sum(at - before > {gap_ns}) {window} AS run FROM ("
+        f"SELECT *, lagInFrame(at, 1, at) {window} AS before FROM ("
         f"SELECT shard, clock, {STEP} AS at, {MIDDLE_OFFSET} AS whole, {MIDDLE_REST} AS rest "
         f"{dialect(history).rows(tables.CLOCKS, queries.USABLE)} "
-        "GROUP BY shard, clock, at)) GROUP BY shard, clock HAVING count() > 2)) GROUP BY at ORDER BY at"
+        "GROUP BY shard, clock, at)))) GROUP BY shard, clock, run HAVING count() > 2)) "
+        "GROUP BY at ORDER BY at"
     )
     return [WanderPoint(int(at), *map(float, quantiles)) for at, quantiles in rows(history, sql, span)]
 

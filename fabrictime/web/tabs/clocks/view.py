@@ -104,13 +104,13 @@ class ClocksTab(Tab[ClocksChoice]):
             self._build_header(KPIS)
             self._build_choice()
             with ui.element("div").classes("ft-clock-grid"):
+                self.clock_table.build(self._on_row)
+                self._build_suspects()
                 self._build_series()
                 self._build_mesh()
                 self._build_residuals()
                 self._build_strip()
                 self._build_events()
-                self._build_suspects()
-                self.clock_table.build(self._on_row)
         ui.timer(0.5, self._show_banner)
 
     def start(self) -> None:

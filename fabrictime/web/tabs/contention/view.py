@@ -15,6 +15,7 @@ from fabrictime.web.elements import (
     CSS,
     card,
     empty,
+    go_to,
     name_value_table,
     part,
     put_values,
@@ -25,6 +26,7 @@ from fabrictime.web.elements import (
 )
 from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.contention import frames
+from fabrictime.web.tabs.fabric.frames import deepest_rows
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.records import ContentionState, ContentionWindow
@@ -103,6 +105,15 @@ class ContentionTab(LiveTab[ContentionChoice]):
         ]
         with card("ft-window-list"):
             self.windows = table(columns, "windows", self._on_row, {"kind": _kind_cell})
+            with part("deepest-part") as self.deepest_part:
+                text("Deepest queues now", "ft-title")
+                self.deepest_empty = empty("", "deepest-empty")
+                columns = [
+                    ("link", "link", "left"),
+                    ("depth", "mean depth", "right"),
+                    ("delay", "a packet waits", "right"),
+                ]
+                self.deepest = table(columns, "deepest", _open_link)
 
     def _build_window(self) -> None:
         self.nothing = empty(HINT, "window-nothing")
@@ -156,10 +167,16 @@ class ContentionTab(LiveTab[ContentionChoice]):
             windows = frames.within(self.state.contention.values(), now_ns, span_ns)
             has_records = bool(self.state.versions["contention"])
             window = self.state.contention.get(self.choice.window or "")
+            deepest = [] if windows else deepest_rows(self.state, self.live.drawn, "queue")
+            has_queues = bool(self.state.queues.version)
         if self.choice.window is None and windows and is_active(windows[0], now_ns):
             window = windows[0]
         self._show_bars(windows, has_records, now_ns, span_ns)
         self.windows.put([_window_row(item, now_ns) for item in windows[:WINDOWS_SHOWN]])
+        self.deepest_part.set_visibility(not windows)
+        self.deepest.put(deepest)
+        self.deepest_empty.set_text("All queues are empty." if has_queues else "No queue inferred yet.")
+        self.deepest_empty.set_visibility(not deepest)
         self._show_window(window, now_ns)
 
     def _show_bars(
@@ -243,7 +260,7 @@ def _window_row(window: ContentionWindow, now_ns: int) -> dict[str, Any]:
         "for": delay_text(end_ns - begin_ns) + (", active" if active else ""),
         "link": arrow(window["link"]),
         "kind": frames.KINDS.get(window["kind"], frames.KINDS["UNKNOWN"]),
-        "deepest": bytes_text(window["depth_peak_bytes"]),
+        "deepest": bytes_text(window["depth_peak_bytes"]) if window["depth_peak_bytes"] > 0 else "—",
         "wait": wait_text(window["depth_peak_bytes"], window["rate_bps"]),
         "jobs": ", ".join(window["jobs"][:3]),
         "active": active,
@@ -276,6 +293,10 @@ def _figures(window: ContentionWindow, now_ns: int) -> list[tuple[str, str]]:
         if links:
             rows.append((name, ", ".join(arrow(link) for link in links[:LINKS_SHOWN])))
     return rows
+
+
+def _open_link(row: Row) -> None:
+    go_to(fabric_address(link=row["id"], metric="queue"))
 
 
 def _kind_cell(row: Row) -> Cell:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -28,6 +29,8 @@ FLOWS_SHOWN: Final = 10
 JOBS_SHOWN: Final = 12
 NOTES_SHOWN: Final = 12
 CANDIDATES_SHOWN: Final = 6
+NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=[a-zA-Zµ])")
 
 
 class LinkPanel:
@@ -88,7 +91,10 @@ class LinkPanel:
         if not numbers:
             self.title.set_text(arrow(link))
             self.state.set_text("")
-            self.health.set_text("No path, health record or queue has this link now.")
+            self.health.set_text(
+                "No path, health record or queue has this link now. The search field (key /) finds links by "
+                "parts of their names."
+            )
             self.nics.put([])
             self.figures.set_text("")
             self.notes.set_text("")
@@ -223,7 +229,7 @@ def _figures(directions: Sequence[DirectionFigures]) -> str:
     ]
     cells = ""
     for name, values, kind in rows:
-        columns = "".join(f"<td>{html.escape(value)}</td>" for value in values)
+        columns = "".join(f"<td>{_BEFORE_UNIT.sub(NO_BREAK, html.escape(value))}</td>" for value in values)
         cells += f"<tr class='{kind}'><th>{name}</th>{columns}</tr>"
     return f"<table>{cells}</table>"
 

@@ -56,7 +56,7 @@ class VerdictPanel:
         self.remedy.set_text(f"Remedy: {head['remedy']}" if head["remedy"] else "")
         self.subjects.put(frames.subject_chips(head))
         self.evidence.put(frames.evidence_rows(head))
-        alternatives = frames.alternative_rows(head)
+        alternatives = frames.alternative_rows(head) if kind != "healthy" else []
         self.alternatives.put(alternatives)
         self.alternatives_part.set_visibility(bool(alternatives))
         self.missing.set_text(frames.missing_markup(head["missing"]))

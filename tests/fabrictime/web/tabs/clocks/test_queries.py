@@ -89,6 +89,15 @@ def test_wander_is_the_deviation_from_each_clocks_linear_fit(filled: Any) -> Non
     assert points[3].p99_ns == pytest.approx(0, abs=0.01)
 
 
+def test_wander_is_fitted_to_each_run_of_a_clock(filled: Any) -> None:
+    for second in (*range(10), *range(20, 30)):
+        drift = 1_700 * second if second < 10 else 9_000_000 - 300 * second
+        filled.clocks(T + second * S, {f"h{i}/ptp0": {"offset_ns": 1_000 * i + drift} for i in range(20)})
+    points = queries.clock_wander(filled.history, span(60 * S, T + 30 * S))
+    assert len(points) == 20
+    assert max(max(abs(p.p1_ns), abs(p.p99_ns)) for p in points) < 0.01
+
+
 def test_events_and_timelines_of_troubled_clocks(filled: Any) -> None:
     for second in range(4):
         clocks: dict[str, dict[str, Any]] = {f"h{i}/ptp0": {} for i in range(9)}

@@ -69,6 +69,11 @@ def test_empty_tabs_explain_the_missing_inputs(fabric: Any, show: Any, browser: 
     page = show("contention")
     until("said", lambda: browser.text("bars-empty").startswith("No contention window yet"))
     until("time without bars", lambda: (browser.last("bars") or {}).get("bars") == [])
+    until("words", lambda: browser.text("deepest-empty") == "No queue inferred yet.")
+    link = fabric.up("leaf1", 1)
+    fabric.publish(("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 45_000.0}})))
+    until("the deepest queue", lambda: "45.0 kB" in browser.text("deepest"))
+    assert browser.text("deepest-empty") == ""
     show("alerts")
     until("said", lambda: browser.text("alerts-empty").startswith("No alert yet. Alerts are raised"))
     assert browser.text("badge") == ""

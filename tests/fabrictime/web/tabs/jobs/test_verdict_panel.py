@@ -27,6 +27,11 @@ def test_a_verdict_stands_with_its_evidence_and_remedy(panel: VerdictPanel, reco
     assert panel.missing.text == "<p>not known: no CE marks: probes do not carry ECN</p>"
 
 
+def test_a_healthy_job_has_no_other_explanations(panel: VerdictPanel, record: Any, fabric: Any) -> None:
+    panel.show("llama", {**record, "verdict": "HEALTHY", "blames_network": False}, fabric.now_ns)
+    assert not panel.alternatives_part.visible
+
+
 def test_without_a_diagnosis_nothing_of_the_last_one_stays(
     panel: VerdictPanel, record: Any, fabric: Any
 ) -> None:
