@@ -34,10 +34,15 @@ CERTAIN_LOG_ODDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The fitted weights: `bias` of each cause, and the weight of each symptom."""
+    """The fitted weights: `bias` of each cause, and the weight of each symptom.
+
+    `offset` corrects the log odds of answers: the most probable of several causes is right more often than
+    its own symptoms tell.
+    """
 
     bias: Mapping[Verdict, float]
     symptoms: Mapping[Symptom, float]
+    offset: float = 0.0
 
     def log_odds(self, verdict: Verdict, symptoms: Symptoms) -> float:
         """Return the log odds that a cause is the right one."""
@@ -48,8 +53,21 @@ class Weights:
 
     def confidence(self, verdict: Verdict, symptoms: Symptoms) -> float:
         """Return the probability, 0 to 1, that a cause is the right one."""
-        bounded = max(-CERTAIN_LOG_ODDS, min(CERTAIN_LOG_ODDS, self.log_odds(verdict, symptoms)))
-        return 1 / (1 + math.exp(-bounded))
+        return _probability(self.log_odds(verdict, symptoms))
+
+    def calibrated(self, confidence: float) -> float:
+        """Return the probability that an answer of a confidence is right; 0 stays 0, as of UNKNOWN."""
+        return 0.0 if confidence <= 0 else _probability(odds_of(confidence) + self.offset)
+
+
+def _probability(odds: float) -> float:
+    """Return the probability of log odds within `CERTAIN_LOG_ODDS`."""
+    return 1 / (1 + math.exp(-max(-CERTAIN_LOG_ODDS, min(CERTAIN_LOG_ODDS, odds))))
+
+
+def odds_of(confidence: float) -> float:
+    """Return the log odds of a probability between 0 and 1."""
+    return math.log(confidence / (1 - confidence))
 
 
 @cache
@@ -65,6 +83,7 @@ def read_weights(part: str = "") -> Weights:
     return Weights(
         {verdict: table["bias"][verdict.value] for verdict in HYPOTHESES},
         {symptom: table["symptoms"][symptom.name] for symptom in Symptom},
+        table.get("calibration", {}).get("offset", 0.0),
     )
 
 

@@ -52,7 +52,10 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
     enough = reported_share >= case.rules.seen_share and has_work
     if enough and not case.is_slow:
         text = "nothing is wrong with the network, and no rank is late" + _recent_stall_text(case)
-        symptoms: Symptoms = {Symptom.BASELINE: case.ratio is not None}
+        symptoms: Symptoms = {
+            Symptom.BASELINE: case.ratio is not None,
+            Symptom.NEARLY_SLOW: nearly(case.loss_share, case.rules.min_loss_share),
+        }
         return Candidate(Verdict.HEALTHY, 0.0, "", text, "", symptoms=symptoms)
     if enough and not _recent_stall_text(case) and (case.ratio or 1.0) < LARGE_RATIO:
         text = _program_text(case)
@@ -61,6 +64,11 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
             symptoms = {Symptom.BASELINE: True, Symptom.PROGRAM: True}
             return Candidate(Verdict.HEALTHY, 0.0, "", text, remedy, symptoms=symptoms)
     return _unknown(case, missing)
+
+
+def nearly(share: float, least: float) -> float:
+    """Return how near a share is to the least one that counts: 0 up to half of it, 1 from it on."""
+    return min(1.0, max(0.0, 2 * share / least - 1))
 
 
 def _program_text(case: Case) -> str:

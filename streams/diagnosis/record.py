@@ -10,6 +10,7 @@ from schemas.records import Alternative, ClockSync, Diagnosis, JobFlow, RankTime
 from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case
 from streams.diagnosis.job.ranks import Rank
+from streams.diagnosis.model import fitted_weights
 
 MAX_TEXT: Final = 1_000
 MAX_LISTED: Final = 4_096
@@ -96,7 +97,7 @@ def make_record(case: Case, best: Candidate, others: list[Candidate], missing: l
         "end_ns": case.end_ns,
         "since_ns": case.begin_ns,
         "verdict": best.verdict,
-        "confidence": float(np.clip(best.confidence, 0.0, 1.0)),
+        "confidence": fitted_weights().calibrated(best.confidence),
         "blames_network": best.blames_network,
         "subject": best.subject,
         "subjects": list(dict.fromkeys([*([best.subject] if best.subject else []), *best.subjects])),

@@ -46,7 +46,9 @@ class Symptom(StrEnum):
     OWN_TRAFFIC = "only the job's own flows share the link"
     LATE_QUEUE = "the queue was seen after the job had slowed"
     ALONE = "other paths have half of the marks at most"
+    MARKED = "packets of the class are marked on the path"
     OWN_QUEUE = "the job's own flows queue on the link"
+    FULLER = "the link has more of the job's pairs than any link while the job was fast"
     COMMON_END = "the slow pairs have one end in common"
     SLOW_PROBES = "probes of the pair are slower than those of others"
     ROUND_TRIPS = "round trips of the pair's flows are longer than those of others"
@@ -65,6 +67,7 @@ class Symptom(StrEnum):
     # no cause
     BASELINE = "the job's baseline is known"
     PROGRAM = "the program does more than before"
+    NEARLY_SLOW = "the job lost nearly as much time as a verdict needs"
 
 
 Symptoms = dict[Symptom, float]
@@ -123,12 +126,12 @@ HYPOTHESES: Final[Mapping[Verdict, Hypothesis]] = {
     V.GREY_LINK: Hypothesis(*_LINK),
     V.FLAPPING_LINK: Hypothesis(*_LINK),
     V.CONTENTION: Hypothesis(
-        (S.CROSSED, S.OTHERS_TRAFFIC, S.ALONE, S.SLOW_THERE),
+        (S.CROSSED, S.OTHERS_TRAFFIC, S.MARKED, S.ALONE, S.SLOW_THERE),
         (S.OWN_TRAFFIC, S.LATE_QUEUE, S.SLOW_ELSEWHERE, S.EXPLAINED, *COMMON),
         (*_LINKS, *_HOSTS, V.DELAY_MISMATCH, V.OWN_PACING),
     ),
     V.FEW_QUEUE_PAIRS: Hypothesis(
-        (S.OWN_QUEUE,), (S.EXPLAINED, *COMMON), (V.RAIL_MISMATCH, V.DEAD_LINK, V.FLAPPING_LINK)
+        (S.OWN_QUEUE, S.FULLER), (S.EXPLAINED, *COMMON), (V.RAIL_MISMATCH, V.DEAD_LINK, V.FLAPPING_LINK)
     ),
     V.SLOW_FLOW: Hypothesis(
         (S.SLOW_PROBES, S.ROUND_TRIPS),
@@ -140,6 +143,6 @@ HYPOTHESES: Final[Mapping[Verdict, Hypothesis]] = {
         (S.AUDIT_FAILED, S.CLASS_DIFFERS), (S.GPU_WAITS, S.GPU_LATE, S.NO_FIRST_CHUNK, *COMMON)
     ),
     V.RAIL_MISMATCH: Hypothesis((), COMMON),
-    V.HEALTHY: Hypothesis((S.BASELINE,), (S.RIVAL, S.PROGRAM, S.MISSING)),
+    V.HEALTHY: Hypothesis((S.BASELINE,), (S.RIVAL, S.PROGRAM, S.MISSING, S.NEARLY_SLOW)),
 }
 """Each cause, and HEALTHY, with its symptoms."""

@@ -316,7 +316,7 @@ def contention_by_marks(case: Case) -> Iterator[Candidate]:
             _marks_evidence(pair, item, typical_share if item is marks else None) for item in ranked[:4]
         ],
         pairs={(pair.nic, pair.peer)},
-        symptoms={Symptom.CROSSED: bool(links), Symptom.ALONE: is_alone},
+        symptoms={Symptom.MARKED: True, Symptom.CROSSED: bool(links), Symptom.ALONE: is_alone},
     )
 
 
@@ -401,7 +401,7 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
             if load is fullest or _is_fuller(case, load)
             for pair in case.traffic.links.get(load.link, ())
         },
-        symptoms={Symptom.OWN_QUEUE: bool(own)},
+        symptoms={Symptom.OWN_QUEUE: bool(own), Symptom.FULLER: _is_fuller(case, fullest)},
     )
 
 

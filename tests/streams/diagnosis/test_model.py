@@ -56,6 +56,14 @@ def test_no_diagnosis_is_certain(cause: Verdict, symptoms: Symptoms) -> None:
     assert 1 - bound <= fitted_weights().confidence(cause, symptoms) <= bound
 
 
+@given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+@settings(max_examples=examples(300))
+def test_the_correction_keeps_the_order_of_answers(one: float, other: float) -> None:
+    weights = fitted_weights()
+    low, high = sorted((one, other))
+    assert weights.calibrated(0.0) == 0.0 < weights.calibrated(low) <= weights.calibrated(high) < 1
+
+
 def test_an_effect_is_less_likely_beside_its_cause() -> None:
     alone = weighed(candidate(Verdict.SLOW_FLOW))[0]
     effect, cause = weighed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from schemas.records import ContentionKind, PathMaps, Verdict
+from streams.diagnosis.model import fitted_weights
 from tests.records import make
 from tests.streams.diagnosis.scenario import MS, Job, World, nic, route, slow, slow_world
 
@@ -131,7 +132,7 @@ def test_an_incast_by_the_job_itself_is_an_alternative() -> None:
     world.contend(CROSSED, world.job.at_ns, own=1, other=None, kind=ContentionKind.INCAST)
     found = world.step()
     assert found["verdict"] in (Verdict.CONTENTION, Verdict.UNKNOWN)
-    assert found["confidence"] < 0.7
+    assert found["confidence"] < fitted_weights().calibrated(0.7)
 
 
 def marked_world(marked: int = 30) -> World:

@@ -15,6 +15,7 @@ from schemas.records import (
     Verdict,
 )
 from streams.diagnosis.job.view import JobView, LastVerdict
+from streams.diagnosis.model import fitted_weights
 from tests.records import make
 from tests.streams.diagnosis.probed import probe, trace
 from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route, slow, slow_world
@@ -298,7 +299,7 @@ def test_possible_routes_make_a_fault_less_certain() -> None:
     world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.01)
     found = world.step()
     assert found["verdict"] == Verdict.GREY_LINK
-    assert found["confidence"] < 0.8
+    assert found["confidence"] < fitted_weights().calibrated(0.8)
 
 
 def probed(world: World, share: float, seconds: int = 6) -> Diagnosis:

