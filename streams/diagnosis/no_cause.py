@@ -66,9 +66,9 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
     return _unknown(case, missing)
 
 
-def nearly(share: float, least: float) -> float:
-    """Return how near a share is to the least one that counts: 0 up to half of it, 1 from it on."""
-    return min(1.0, max(0.0, 2 * share / least - 1))
+def nearly(share: float, min_share: float) -> float:
+    """Return how near a share is to the smallest one that counts: 0 up to half of it, 1 from it on."""
+    return min(1.0, max(0.0, 2 * share / min_share - 1))
 
 
 def _program_text(case: Case) -> str:
