@@ -289,7 +289,7 @@ def calibrate(answers: Sequence[Sequence[Answer]]) -> float:
     odds = np.array([model.odds_of(answer.confidence) for answer, _ in pairs])
     weight = np.array([share for _, share in pairs])
     right = weight @ np.array([answer.is_right for answer, _ in pairs])
-    share = (right + 1) / (weight.sum() + 2)
+    share = float((right + 1) / (weight.sum() + 2))
 
     def excess(offset: float) -> float:
         return float(weight @ (1 / (1 + np.exp(-odds - offset)))) - share * float(weight.sum())
