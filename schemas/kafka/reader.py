@@ -397,26 +397,29 @@ class TopicReader:
         self._consumer.incremental_unassign(lost)  # librdkafka has stopped it, so no seek is possible
         self._consumer.incremental_assign(lost)
 
-    def _message(self, message: Any) -> Message | None:
+    def _on_failure(self, message: Any, error: Any) -> None:
+        """Handle an error that came in place of a message. Raises LogUnavailable."""
         from confluent_kafka import KafkaError
 
-        error = message.error()
-        if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:
-                self.behind.discard((message.topic(), message.partition()))
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                self._begin_again(message.topic(), message.partition())
-            elif error.fatal() or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise LogUnavailable(f"log {self._cluster.bootstrap}: {error.str()}")
-            return None
-        kind, timestamp_ms = message.timestamp()
-        try:
-            append_ns = append_ns_of(message.topic(), kind - CONFLUENT_BASE, timestamp_ms)
-        except ValueError as unusable:
-            warn_once(str(unusable))
+        if error.code() == KafkaError._PARTITION_EOF:
+            self.behind.discard((message.topic(), message.partition()))
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._begin_again(message.topic(), message.partition())
+        elif error.fatal() or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise LogUnavailable(f"log {self._cluster.bootstrap}: {error.str()}")
+
+    def _message(self, message: Any) -> Message | None:
+        if message.error() is not None:
+            self._on_failure(message, message.error())
             return None
         place = message.topic(), message.partition()
         if not self._last_offsets.passes(place, message.offset(), self.behind):
+            return None  # most of a past moment's messages: batches reach beyond it
+        kind, timestamp_ms = message.timestamp()
+        try:
+            append_ns = append_ns_of(place[0], kind - CONFLUENT_BASE, timestamp_ms)
+        except ValueError as unusable:
+            warn_once(str(unusable))
             return None
         received = Message(append_ns, *place, message.offset(), message.key(), message.value())
         return None if self._key is not None and received.key != self._key else received

@@ -10,7 +10,10 @@ import pytest
 from fabrictime.bench.web.axe import SIZES
 from tests.fabrictime.job_records import JobRecords
 
-pytestmark = pytest.mark.chromium
+pytestmark = [
+    pytest.mark.chromium,
+    pytest.mark.slow("a page of its own for each of four tabs, each loaded in two sizes"),
+]
 
 BROKEN = """
 const broken = [], range = document.createRange();
