@@ -40,10 +40,8 @@ def page_of(
     users.touch(mode=0o600)
     users.write_text("".join(f"{role}er {role} {role}-0123456789abcdef0123\n" for role in ROLES))
     fabric = records(log_address)
-    fabric.publish(
-        *fabric.fleet(),
-        ("fabric.alerts", "h1/eth1", fabric.alert("h1/eth1", "h1/eth1 is down", kind="NIC_DOWN")),
-    )
+    alert = fabric.alert("h1/eth1", "h1/eth1 is down", kind="NIC_DOWN")
+    fabric.publish(*fabric.fleet(), ("fabric.alerts", alert["alert_id"], alert))
     return start_page(shared_server, kafka={"bootstrap": log_address}, login={"users_file": str(users)})
 
 

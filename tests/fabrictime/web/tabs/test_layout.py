@@ -76,10 +76,11 @@ def test_no_text_breaks_and_no_part_covers_another(
     cable = fabric.cable(link)
     decision = fabric.decision(0, fabric.flow(0, "h1/eth1", "h5/eth1"), f"{cable}/1", kind="GREY")
     text = "leaf1 to spine1 loses 22.9% of its packets since 22:57:05.574 (95%: 17.3% to 29.6%)"
+    alert = fabric.alert(cable, text, kind="LINK_GREY", links=[link])
     fabric.publish(
         *fabric.fleet(),
         ("fabric.link-health", cable, fabric.health(link, "GREY", links=[link], loss_rate=0.2, text=text)),
-        ("fabric.alerts", cable, fabric.alert(cable, text, kind="LINK_GREY", links=[link])),
+        ("fabric.alerts", alert["alert_id"], alert),
         ("fabric.diagnoses", "llama", JobRecords(fabric).diagnosis(1, fabric.now_ns, slow=0)),
         ("fabric.decisions", "h1", decision),
         ("fabric.actions", "h1", fabric.action(decision)),
