@@ -19,9 +19,10 @@ from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench.operate._up import Up
 from producers.sim.control import ask, socket_path
 from schemas.kafka.message import Message
-from schemas.kafka.reader import END, TopicReader
+from schemas.kafka.reader import TopicReader
+from schemas.kafka.start import END, Start
 from schemas.records import AlertKind, AlertState, ClockOffsets, ClockState, Decision
-from schemas.topics import ACTIONS, ALERTS, CLOCK_OFFSETS, DECISIONS, TOPICS
+from schemas.topics import ACTIONS, ALERTS, CLOCK_OFFSETS, DECISIONS, TOPICS, Topic
 
 FLEET: Final = "sim:16"
 WORKERS: Final = 4
@@ -110,7 +111,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _measure(up: Up, progress: Progress, steady_s: float) -> dict[str, Value]:
-    topics = dict.fromkeys((CLOCK_OFFSETS, ALERTS, DECISIONS, ACTIONS), END)
+    topics: dict[Topic[Any], Start] = dict.fromkeys((CLOCK_OFFSETS, ALERTS, DECISIONS, ACTIONS), END)
     with TopicReader.open(up.addresses["log"], topics) as reader:
         before, watch = Watch(), Watch()
         progress("restart: the fleet becomes steady")
