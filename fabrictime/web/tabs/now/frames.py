@@ -225,7 +225,9 @@ def _link_row(view: Overview, is_fresh: bool) -> Row:
 
 
 def _clock_row(figures: HistoryFigures | None) -> Row:
-    if figures is None or figures.worst_clock is None:
+    if figures is None:
+        return _row("clock", "—", "the history has not answered yet", clocks_address())
+    if figures.worst_clock is None:
         return _row("clock", "—", "no clock is measured yet", clocks_address())
     clock = figures.worst_clock
     bound = "" if clock.state == "UNSYNCED" else f", bound {delay_text(clock.bound_ns)}"

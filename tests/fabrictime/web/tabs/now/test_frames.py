@@ -92,6 +92,10 @@ def test_the_worst_clock_has_state_and_bound(
     state: FabricState, fabric: Any, state_name: str, note: str
 ) -> None:
     clock = ClockRow("h1/system", "fabric", "d", 0, 0.0, 0.0, 1500.0, state_name, 9, 0.0)
+    row = frames.worst_rows(view_of(state, fabric), None, is_fresh=True)[1]
+    assert row["note"] == "the history has not answered yet"
+    row = frames.worst_rows(view_of(state, fabric), HistoryFigures(None, None, 0, 0), is_fresh=True)[1]
+    assert row["note"] == "no clock is measured yet"
     row = frames.worst_rows(view_of(state, fabric), HistoryFigures(0.5, clock, 8, 7), is_fresh=True)[1]
     assert (row["value"], row["note"], row["address"]) == ("h1/system", note, "/clocks?clock=h1%2Fsystem")
 
