@@ -91,7 +91,7 @@ class ExportMenu:
         """`tab`: name for the files."""
         self._tab = tab
         self._choices: dict[str, tuple[Shown, str]] = {}
-        self._button = link_button("Export", "export", self._toggle).props("aria-expanded=false")
+        self._button = link_button("Export", "export-menu", self._toggle).props("aria-expanded=false")
 
     def build_list(self) -> None:
         """Create the list."""

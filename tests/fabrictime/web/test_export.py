@@ -98,7 +98,7 @@ def saved_files(browser: Any, until: Any) -> list[tuple[str, str]]:
     browser.js(
         "window.saved = []; HTMLAnchorElement.prototype.click = function () {"
         " window.saved.push([this.download, this.href]); };"
-        "document.querySelector('[data-testid=export]').click()"
+        "document.querySelector('[data-testid=export-menu]').click()"
     )
     count = until("the list", lambda: browser.js(SAVE_ALL))
     until("the files", lambda: len(browser.js("return window.saved")) == count)

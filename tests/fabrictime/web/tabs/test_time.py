@@ -86,7 +86,7 @@ def query(browser: Any) -> str:
 def test_a_past_moment_is_in_the_address_and_back_returns(address: Any, browser: Any, until: Any) -> None:
     address("now", 150)
     until("the incident", lambda: LINK in browser.text("incidents"))
-    assert browser.text("time-text").startswith(moment(150)[11:19])
+    assert moment(150)[11:19] in browser.text("time-text").split(" UTC")[0]
     seek(browser, 250)
     until("it was over", lambda: "Nothing is wrong" in browser.text("health-sentence"))
     until("its address", lambda: moment(250).replace(":", "%3A") in query(browser))

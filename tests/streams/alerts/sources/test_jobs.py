@@ -163,5 +163,6 @@ def test_diagnoses_come_from_the_log_and_invalid_ones_are_rejected() -> None:
 
     out = inputs.evaluate(T + 30 * S)
 
-    assert [(key, str(alert["kind"])) for key, alert in out] == [("train", "JOB_SLOW")]
+    [(key, alert)] = out
+    assert (key, alert["subject"], str(alert["kind"])) == (alert["alert_id"], "train", "JOB_SLOW")
     assert len(inputs.rejected) == 2

@@ -44,7 +44,8 @@ def show(
 def test_an_unknown_link_is_named_and_shows_nothing(panel: LinkPanel, state: FabricState) -> None:
     panel.show(state, "leaf9:swp1>spine9:swp1", [], S, Verdict())
     assert panel.title.text == "leaf9:swp1 → spine9:swp1"
-    assert panel.health.text == "No path, health record or queue has this link now."
+    assert panel.health.text.startswith("No path, health record or queue has this link now.")
+    assert "search field" in panel.health.text
     assert panel.figures.text == panel.notes.text == ""
 
 
@@ -59,7 +60,7 @@ def test_a_cable_without_a_record_is_unknown_until_probes_cross_it(
     show(panel, state, fabric, link)
     assert (panel.state.text, panel.health.text) == ("UP", "Probes cross it; no trouble was detected.")
     assert (panel.minute.visible, panel.minute_empty.visible) == (True, False)
-    assert "60.0 kB" in panel.figures.text
+    assert "60.0\xa0kB" in panel.figures.text
     show(panel, state, fabric, link, Verdict(("no fresh probe results for 12 s",)))
     assert panel.health.text == "Health is not known: no fresh probe results for 12 s"
 

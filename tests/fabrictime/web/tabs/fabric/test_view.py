@@ -130,7 +130,7 @@ def test_a_dead_link_is_shown_within_a_second_and_opens_by_a_click(
     until("its panel", lambda: browser.text("link-state") == "DOWN")
     assert browser.text("link-text").startswith("leaf2 to spine3 is DOWN since 12:00:0")
     assert "leaf2:swp5 ⇄ spine3:swp2" in browser.text("link-title")
-    for figure in ("40.0 kB ± 1.50 kB, 320 µs", "93% ± 1%, from probes"):
+    for figure in ("40.0\xa0kB ± 1.50\xa0kB, 320\xa0µs", "93% ± 1%, from probes"):
         assert figure in browser.text("figures")
     until("its paths", lambda: browser.text("paths-title") == "Paths over it: 48 of 24 pairs")
     until("its address", lambda: "link=" in browser.driver.current_url)
