@@ -43,6 +43,18 @@ def state(fabric: Fabric) -> dict[str, object]:
     return {node: fabric.open_in(node, read) for node in fabric.plan.nodes}
 
 
+def steady(fabric: Fabric) -> dict[str, object]:
+    """Return the state once all links that are up also run: the kernel notes a carrier with a delay."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        now = state(fabric)
+        flags = [link[1] for *_, links in now.values() for link in links]
+        if all(each & IFF_RUNNING for each in flags if each & IFF_UP):
+            return now
+        time.sleep(0.02)
+    raise AssertionError(f"links that are up do not run: {now}")
+
+
 def settled(fabric: Fabric, wanted: dict[str, object]) -> dict[str, object]:
     """Return the state once it is as wanted, or as it is after 3 s: carrier follows with a short delay."""
     deadline = time.monotonic() + 3
@@ -50,6 +62,8 @@ def settled(fabric: Fabric, wanted: dict[str, object]) -> dict[str, object]:
         time.sleep(0.02)
     return now
 
+
+IFF_UP, IFF_RUNNING = 0x1, 0x40  # linux/if.h
 
 EVERY = [
     "down leaf1>spine2",
@@ -74,7 +88,7 @@ def test_healing_leaves_everything_as_it_was(inside, line):
     def body():
         with Fabric(SMALL) as fabric:
             faults = Faults(fabric)
-            before = state(fabric)
+            before = steady(fabric)
             event = faults.add(line)
             if line.startswith("down"):
                 assert state(fabric) != before
@@ -93,7 +107,7 @@ def test_downs_that_overlap_heal_in_any_order(inside):
     def body():
         with Fabric(SMALL) as fabric:
             faults = Faults(fabric)
-            before = state(fabric)
+            before = steady(fabric)
             for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
                 lines = ("down leaf1>spine1", "down leaf1", "down spine2>leaf1")
                 events = [faults.add(line) for line in lines]
@@ -227,7 +241,7 @@ def test_a_fault_with_a_duration_heals_by_itself_and_is_in_the_log(inside):
     def body():
         with Fabric(SMALL) as fabric:
             faults = Faults(fabric)
-            before = state(fabric)
+            before = steady(fabric)
             begin = time.time_ns()
             faults.add("down leaf1>spine1 for 200ms")
             deadline = time.monotonic() + 5
@@ -304,7 +318,7 @@ def test_the_far_end_sees_a_carriers_change_at_once_whichever_port_it_is(inside)
     def body():
         with Fabric(FabricSettings(hosts=4, leaves=2, spines=2)) as fabric:
             faults = Faults(fabric)
-            before = state(fabric)
+            before = steady(fabric)
             deadline = time.monotonic() + 3
             while not all(running(fabric, port) for port, _ in fabric.links.values()):
                 assert time.monotonic() < deadline
