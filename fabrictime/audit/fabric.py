@@ -32,9 +32,8 @@ _WHOLE: Final[tuple[Topic, ...]] = (PATHS, FLOW_ROUTES, LINK_HEALTH, AUDIT_RUNS)
 _RECENT: Final[tuple[Topic, ...]] = (DELAYS, QUEUES, CLOCK_OFFSETS, COLLECTIVES)
 _NEWEST: Final = (PATHS.name, FLOW_ROUTES.name, LINK_HEALTH.name)
 """Topics from which only the newest record of each key is evaluated."""
-
-
 _PART_FACTS: Final = [name.encode() for name in PART_FACTS]
+"""Names of facts in an encoded audit result."""
 
 
 class Entry(NamedTuple):

@@ -187,15 +187,15 @@ def run_check(check: Check, host: Host) -> Result:
 def summary(findings: Sequence[Finding]) -> str:
     """Return findings of one status in one text. It has a fact once, and a text once for all its subjects.
 
-    A fact of a part, such as `GPU 0/NVLink 3`, is left out beside a text about the whole.
+    A fact of a part, such as `GPU 0/NVLink 3`, is left out beside a text about its device.
 
     Faults have a text for each subject, so that each can be found by its subject.
     """
     covered_subjects = {finding.subject for finding in findings if not _only_states(finding)}
     subjects_by_text: dict[str, list[str]] = {}
     for number, finding in enumerate(findings):
-        whole, _, _ = finding.subject.partition("/")
-        if _only_states(finding) and not covered_subjects.isdisjoint((finding.subject, whole)):
+        device, _, _ = finding.subject.partition("/")
+        if _only_states(finding) and not covered_subjects.isdisjoint((finding.subject, device)):
             continue
         is_fault = finding.status not in (AuditStatus.PASSED, AuditStatus.SKIPPED)
         key = f"{number} {finding.text}" if is_fault else f"- {finding.text}"

@@ -71,7 +71,7 @@ def _measure(folder: Path, progress: Progress, load_s: float) -> dict[str, Value
 
 
 class Load:
-    """Publishes path delays while a broker ends and returns, and collects what was acknowledged."""
+    """Publishes path delays while a broker ends and returns, and counts the acknowledged records."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -106,14 +106,15 @@ def _worse(job: str, hosts: dict[str, HostUse]) -> Iterator[Found]:
 
 def _fewer_nics(job: str, hosts: dict[str, HostUse]) -> Iterator[Found]:
     """Yield the hosts with fewer NICs than most hosts with as many processes of the job."""
-    usual, count = Counter(len(use.nics) for use in hosts.values()).most_common(1)[0]
-    if len(hosts) < MIN_HOSTS or 2 * count <= len(hosts):
+    common_nics, host_count = Counter(len(use.nics) for use in hosts.values()).most_common(1)[0]
+    if len(hosts) < MIN_HOSTS or 2 * host_count <= len(hosts):
         return
     for host, use in sorted(hosts.items()):
-        if len(use.nics) < usual:
+        if len(use.nics) < common_nics:
             names = ", ".join(sorted(use.nics))
             text = (
-                f"{host} moves data of job {job} over {len(use.nics)} NICs ({names}), most hosts over {usual}"
+                f"{host} moves data of job {job} over {len(use.nics)} NICs ({names}), "
+                f"most hosts over {common_nics}"
             )
             yield Found(host, "", AuditStatus.FAILED, text)
 

@@ -283,8 +283,9 @@ def fleet_points(history: History, span: Span) -> list[FleetPoint]:
 
 
 def clock_wander(history: History, span: Span) -> list[WanderPoint]:
-    """Return the quantiles of all clocks' wander by step, the oldest step first. Each run of a clock has its
-    own fit: after a restart its offset begins anew.
+    """Return the quantiles of all clocks' wander by step, the oldest step first.
+
+    Each run of a clock has its own fit, because a restart changes its offset.
     """
     window, run = (f"OVER (PARTITION BY shard, clock{part} ORDER BY at)" for part in ("", ", run"))
     gap_ns = GAP_STEPS * span.step_ns

@@ -12,9 +12,9 @@ KEYS = ("kafka_broker_killed_lost_acknowledged", "duplicates_in_history")
 def counts(log, rows, rollup=None):
     samples = {identity: 100 * count for identity, count in rows.items()}
     figures = figures_of({A, B}, Counter(log), Stored(rows, samples, rollup or samples), "text")
-    found = [figures[key] for key in KEYS]
-    assert all(isinstance(figure, Figure) for figure in found)
-    return [figure.value for figure in found]
+    lost_and_twice = [figures[key] for key in KEYS]
+    assert all(isinstance(figure, Figure) for figure in lost_and_twice)
+    return [figure.value for figure in lost_and_twice]
 
 
 def test_all_is_well_though_the_log_repeats_a_record_and_stores_one_without_its_acknowledgement():

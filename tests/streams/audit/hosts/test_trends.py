@@ -63,9 +63,9 @@ def trends(results):
     for result in results:
         history.take(result)
     return [
-        (found.host, found.subject, found.text)
-        for found in part_trends(history)
-        if found.status is AuditStatus.FAILED
+        (finding.host, finding.subject, finding.text)
+        for finding in part_trends(history)
+        if finding.status is AuditStatus.FAILED
     ]
 
 
@@ -151,9 +151,9 @@ def link(day, host="h1", **facts):
 
 
 def test_a_link_that_goes_down_once_a_day_is_named():
-    found = trends([link(day, link_down_total=float(day)) for day in range(6)])
-    assert [(host, subject) for host, subject, _ in found] == [("h1", "eth0")]
-    assert "the link went down on 5 of 5 days, 5 in all" in found[0][2]
+    findings = trends([link(day, link_down_total=float(day)) for day in range(6)])
+    assert [(host, subject) for host, subject, _ in findings] == [("h1", "eth0")]
+    assert "the link went down on 5 of 5 days, 5 in all" in findings[0][2]
 
 
 def test_a_burst_a_reset_and_rare_events_do_not_recur():
@@ -197,9 +197,9 @@ def test_rising_errors_before_fec_are_found_below_the_mean_since_boot():
     for day in range(15):
         total += 3e16 * 10 ** (-9 + 0.2 * day)
         results.append(link(day, raw_bit_errors_total=total, received_bits_total=3e16 * (day + 400)))
-    found = trends(results)
-    assert len(found) == 1
-    assert "bit error ratio before FEC rises by 0.2 decades a day" in found[0][2]
+    findings = trends(results)
+    assert len(findings) == 1
+    assert "bit error ratio before FEC rises by 0.2 decades a day" in findings[0][2]
 
 
 @given(st.lists(st.tuples(st.integers(0, 40 * DAY_NS), st.floats(-1e18, 1e18)), max_size=60), st.randoms())
@@ -235,9 +235,9 @@ def test_the_log_replayed_gives_a_warning_of_the_fabric():
 
 def test_without_readings_the_check_is_skipped_and_without_trends_it_passes():
     history = PartHistory()
-    assert [found.status for found in part_trends(history)] == [AuditStatus.SKIPPED]
+    assert [finding.status for finding in part_trends(history)] == [AuditStatus.SKIPPED]
     history.take(module(0, **{RX: 4.0}))
-    assert [found.status for found in part_trends(history)] == [AuditStatus.PASSED]
+    assert [finding.status for finding in part_trends(history)] == [AuditStatus.PASSED]
 
 
 def test_readings_of_parts_are_not_compared_with_other_hosts():
