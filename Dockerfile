@@ -24,7 +24,7 @@ RUN pip wheel --no-cache-dir --no-deps --no-build-isolation -w /dist . \
 
 FROM python:3.11.13-slim-bookworm
 RUN groupadd --gid 10001 fabrictime && useradd --uid 10001 --gid 10001 --no-create-home fabrictime \
- && install -d -o 10001 -g 10001 /dashboards
+ && install -d -o 10001 -g 10001 /dashboards /alert-rules
 COPY --from=build /venv /venv
 COPY docs /usr/share/doc/fabrictime
 COPY docker/group_health.py /opt/fabrictime/group_health.py

@@ -13,6 +13,8 @@ PLUGIN_VERSION: Final = "4.11.2"
 UID: Final = "fabrictime"
 NAME: Final = "fabrictime history"
 DATABASE: Final = "fabrictime"
+TABLE_FORMAT: Final = 1
+SERIES_FORMAT: Final = 0
 DEFAULT_URL: Final = "http://127.0.0.1:18123"
 
 
@@ -44,4 +46,17 @@ def data_source(url: str, user: str, password: str | None) -> dict[str, Any]:
             "defaultDatabase": DATABASE,
         },
         "secureJsonData": {} if password is None else {"password": password},
+    }
+
+
+def target(sql: str, ref_id: str, series: bool = False) -> dict[str, Any]:
+    """Return a query in the form in which the plugin stores it. `series`: read as series, else as a table."""
+    return {
+        "refId": ref_id,
+        "datasource": {"type": PLUGIN, "uid": UID},
+        "editorType": "sql",
+        "queryType": "timeseries" if series else "table",
+        "format": SERIES_FORMAT if series else TABLE_FORMAT,
+        "rawSql": sql,
+        "pluginVersion": PLUGIN_VERSION,
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from grafana.queries import GRAFANA, series, top
+from grafana.queries import GRAFANA, chosen, series, top
 from schemas import tables
 
-_JOBS: Final = "job IN (${job:singlequote})"
+_JOBS: Final = chosen("job", "job")
 
 
 def _from(table: str, condition: str = _JOBS) -> str:

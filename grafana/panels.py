@@ -6,6 +6,7 @@ The dashboards are for Grafana 11.6, built with its foundation SDK. The colours 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -16,7 +17,9 @@ from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import heatmap as heatmap_models
 
-from grafana.datasource import PLUGIN, PLUGIN_VERSION, UID
+from grafana import queries
+from grafana.dashboard_files import PAGE, PAGE_URL
+from grafana.datasource import PLUGIN, UID, target
 
 BLUE: Final = "#0072B2"
 ORANGE: Final = "#E69F00"
@@ -26,8 +29,6 @@ PURPLE: Final = "#CC79A7"
 GREY: Final = "#8B94A5"
 TAG: Final = "fabrictime"
 SOURCE: Final = models.DataSourceRef(type_val=PLUGIN, uid=UID)
-TABLE_FORMAT: Final = 1
-SERIES_FORMAT: Final = 0
 
 Override = list[models.DynamicConfigValue]
 Colored = TypeVar("Colored", stat.Panel, timeseries.Panel)
@@ -44,15 +45,7 @@ class ClickHouseQuery(variants.Dataquery):
 
     def to_json(self) -> dict[str, Any]:
         """Return the query in the form in which the plugin stores it."""
-        return {
-            "refId": self.ref_id,
-            "datasource": {"type": PLUGIN, "uid": UID},
-            "editorType": "sql",
-            "queryType": "timeseries" if self.series else "table",
-            "format": SERIES_FORMAT if self.series else TABLE_FORMAT,
-            "rawSql": self.sql,
-            "pluginVersion": PLUGIN_VERSION,
-        }
+        return target(self.sql, self.ref_id, self.series)
 
 
 class Query(Builder[ClickHouseQuery]):
@@ -63,6 +56,19 @@ class Query(Builder[ClickHouseQuery]):
 
     def build(self) -> ClickHouseQuery:
         """Return the query."""
+        return self._query
+
+
+class Marks(Builder[models.AnnotationQuery]):
+    """Builder of marks in all pictures of a dashboard, from rows of time, timeEnd, title, text and tags."""
+
+    def __init__(self, name: str, sql: str, color: str) -> None:
+        self._query = models.AnnotationQuery(name=name, datasource=SOURCE, enable=True, icon_color=color)
+        query: Any = ClickHouseQuery(sql, "Anno")  # the SDK knows only the target of Grafana's own marks
+        self._query.target = query
+
+    def build(self) -> models.AnnotationQuery:
+        """Return the query of the marks."""
         return self._query
 
 
@@ -193,8 +199,27 @@ def state_panel(title: str, sql: str, span: int, states: Sequence[tuple[str, str
     )
 
 
+def page_link(title: str, path: str) -> Override:
+    """Return the override that links a field's values to the live page, as it was at the range's end.
+
+    `path`: the tab with its parameters. `{name}` stands for a column of the same row, `{name:raw}` for a
+    column that holds parameters.
+    """
+    address = re.sub(r"\{(\w+)\}", r"${__data.fields.\1:percentencode}", path)
+    address = re.sub(r"\{(\w+):raw\}", r"${__data.fields.\1:raw}", address)
+    return link_override(title, f"${{page}}/{address}&at=${{__to:date:iso}}")
+
+
+def hidden() -> Override:
+    """Return the override that hides a column, which only links use."""
+    return [models.DynamicConfigValue(id_val="custom.hidden", value=True)]
+
+
 def choice(name: str, label: str, sql: str) -> dashboard.QueryVariable:
-    """Return a dashboard variable: viewers select from the values that `sql` returns; by default all."""
+    """Return a dashboard variable: viewers select from the values that `sql` returns; by default all.
+
+    All is sent as the empty text (see `queries.chosen`), so that a query does not grow with the fleet.
+    """
     return (
         dashboard.QueryVariable(name)
         .label(label)
@@ -202,10 +227,16 @@ def choice(name: str, label: str, sql: str) -> dashboard.QueryVariable:
         .query(sql)
         .multi(True)
         .include_all(True)
+        .all_value("''")
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
         .current(models.VariableOption(text="All", value="$__all"))
     )
+
+
+def places() -> tuple[dashboard.QueryVariable, ...]:
+    """Return the variables of rack and rail, which limit the NICs, clocks and links of a dashboard."""
+    return choice("rack", "Rack", queries.RACK_VALUES), choice("rail", "Rail", queries.RAIL_VALUES)
 
 
 def new_dashboard(
@@ -215,7 +246,7 @@ def new_dashboard(
     *panels: Builder[models.Panel],
     variables: Sequence[dashboard.QueryVariable] = (),
 ) -> dashboard.Dashboard:
-    """Return a dashboard with these panels, and with links to the other dashboards."""
+    """Return a dashboard with these panels, marks, and links to the page and to the other dashboards."""
     board = (
         dashboard.Dashboard(title)
         .uid(uid)
@@ -233,6 +264,17 @@ def new_dashboard(
             .include_vars(False)
             .keep_time(True)
         )
+        .link(
+            dashboard.DashboardLink("live page")
+            .type(models.DashboardLinkType.LINK)
+            .url("${page}/now?at=${__to:date:iso}")
+            .tooltip("The live page as it was at the end of this range.")
+            .icon("external link")
+            .target_blank(True)
+        )
+        .annotation(Marks("Alerts", queries.ALERT_MARKS, VERMILLION))
+        .annotation(Marks("Actions", queries.ACTION_MARKS, BLUE))
+        .with_variable(dashboard.TextBoxVariable(PAGE).label("Live page").default_value(PAGE_URL))
     )
     for variable in variables:
         board = board.with_variable(variable)

@@ -1,4 +1,4 @@
-"""Puts the data source and the dashboards into a Grafana server that runs elsewhere.
+"""Puts data source, dashboards and alert rules into a Grafana server that runs elsewhere.
 
 It takes the server's address and a token or user, and returns a line for each thing that it puts there. Data
 source, folder and dashboards have fixed uids, so that another run updates them and adds no copies.
@@ -18,11 +18,12 @@ import requests
 from grafana_api.grafana_api import GrafanaException
 from grafana_api.grafana_face import GrafanaFace
 
-from grafana.dashboard_files import read_all
+from grafana import alert_rules
+from grafana.alert_rules import FOLDER_TITLE
+from grafana.dashboard_files import PAGE_URL, read_all
 from grafana.datasource import DEFAULT_URL, PLUGIN, UID, data_source
 
 FOLDER_UID: Final = "fabrictime"
-FOLDER_TITLE: Final = "fabrictime"
 TIMEOUT_S: Final = 15.0
 ABSENT: Final = 404
 MAX_MESSAGE: Final = 200
@@ -44,8 +45,12 @@ def push(
     history_url: str | None = None,
     history_user: str = "reader",
     history_password: str | None = None,
+    page_url: str = PAGE_URL,
+    has_rules: bool = False,
 ) -> list[str]:
     """Create or update the data source, a folder and all dashboards. Returns a line of text for each.
+
+    `page_url`: the live page in the viewer's browser. `has_rules`: also the alert rules.
 
     `token_file` contains a service account's token; without it, `user` and `password` are used. Without
     `history_url` an existing data source is not changed.
@@ -53,7 +58,7 @@ def push(
     Raises PushError if Grafana refuses a request, and OSError if the file or Grafana cannot be reached.
     Raises ValueError for an address or token of the wrong form, and if the dashboards are not built.
     """
-    dashboards = read_all()
+    dashboards = read_all(page_url=page_url)
     grafana = _connect(url, token_file, user, password)
     lines = []
     try:
@@ -65,6 +70,8 @@ def push(
         lines.append(_put_source(grafana, history_url, history_user, history_password))
         lines.append(_put_folder(grafana))
         lines += [_put_dashboard(grafana, uid, model) for uid, model in dashboards.items()]
+        if has_rules:
+            lines.append(_put_rules(grafana))
     except requests.JSONDecodeError:
         raise PushError(f"{url}: {NO_JSON}") from None
     except requests.RequestException as error:
@@ -175,6 +182,13 @@ def _put_folder(grafana: Any) -> str:
         place, conflict = f"folder {FOLDER_TITLE}", "another folder has this name: rename or delete it"
         raise PushError(refusal(place, error.status_code, error.message, conflict)) from error
     return f"folder {FOLDER_TITLE}: created"
+
+
+def _put_rules(grafana: Any) -> str:
+    group = alert_rules.group()
+    name, place = group["title"], f"/v1/provisioning/folder/{FOLDER_UID}/rule-groups/{alert_rules.GROUP}"
+    _ask(grafana, "PUT", place, f"alert rules {name}", {**group, "folderUid": FOLDER_UID})
+    return f"alert rules {name}: {len(group['rules'])} rules, evaluated every {group['interval']} s"
 
 
 def _put_dashboard(grafana: Any, uid: str, dashboard: dict[str, Any]) -> str:

@@ -15,9 +15,24 @@ IN_RANGE: Final = "$__timeFilter(window_start)"
 GRAFANA: Final = queries.Dialect(_DB, IN_RANGE, "$__timeInterval(window_start)")
 TIME: Final = f"{GRAFANA.step} AS time"
 MAX_SERIES: Final = 20
-_NICS: Final = "nic IN (${nic:singlequote})"
-_PEERS: Final = "peer IN (${peer:singlequote})"
-_CLOCKS: Final = "clock IN (${clock:singlequote})"
+
+
+def chosen(expression: str, variable: str) -> str:
+    """Return the condition that the value of `expression` is among those chosen; the empty text means all."""
+    values = f"${{{variable}:singlequote}}"
+    return f"(has([{values}], '') OR {expression} IN ({values}))"
+
+
+_RACK, _RAIL = "ifNull(rack, 'none')", "ifNull(toString(rail), 'none')"
+_ELSEWHERE: Final = (
+    f"FROM {_DB}.{tables.NICS} FINAL WHERE NOT ({chosen(_RACK, 'rack')} AND {chosen(_RAIL, 'rail')})"
+)
+"""The NICs that are not in the chosen racks and rails. A NIC that the inventory lacks counts as chosen."""
+_PLACED: Final = f"nic NOT IN (SELECT nic {_ELSEWHERE})"
+_NICS: Final = f"{chosen('nic', 'nic')} AND {_PLACED}"
+_PEERS: Final = chosen("peer", "peer")
+_PLACED_CLOCKS: Final = f"clock NOT IN (SELECT clock {_ELSEWHERE})"
+_CLOCKS: Final = f"{chosen('clock', 'clock')} AND {_PLACED_CLOCKS}"
 _MAX_PAIRS: Final = 4096
 _P99: Final = tables.quantile_sql(0.99, "merged")
 _MERGED: Final = f"{tables.merged_sql('forward')} AS merged"
@@ -42,9 +57,15 @@ _PATHS: Final = _from(tables.DELAYS, _NICS, _PEERS)
 _CLASS: Final = "concat('DSCP ', toString(dscp)) AS class"
 _LOSS: Final = "sum(lost) / greatest(1, sum(lost) + sum(count)) AS loss"
 
-NIC_VALUES: Final = f"SELECT DISTINCT nic {_ROLLUP} ORDER BY nic"
+RACK_VALUES: Final = (
+    f"SELECT DISTINCT arrayJoin(['none', {_RACK}]) AS racks FROM {_DB}.{tables.NICS} FINAL ORDER BY racks"
+)
+RAIL_VALUES: Final = (
+    f"SELECT DISTINCT arrayJoin(['none', {_RAIL}]) AS rails FROM {_DB}.{tables.NICS} FINAL ORDER BY rails"
+)
+NIC_VALUES: Final = f"SELECT DISTINCT nic {_from(tables.DELAYS_1S, _PLACED)} ORDER BY nic"
 PEER_VALUES: Final = f"SELECT DISTINCT peer {_from(tables.DELAYS_1S, _NICS)} ORDER BY peer"
-CLOCK_VALUES: Final = f"SELECT DISTINCT clock {_from(tables.CLOCKS)} ORDER BY clock"
+CLOCK_VALUES: Final = f"SELECT DISTINCT clock {_from(tables.CLOCKS, _PLACED_CLOCKS)} ORDER BY clock"
 
 PAIRS: Final = f"SELECT uniqExact(nic, peer) AS pairs {_ROLLUP}"
 SAMPLES: Final = (
@@ -166,6 +187,23 @@ REJECTS: Final = (
     f"detail FROM ({queries.rejects(_DB, _APPENDED, 200)})"
 )
 
+
+def _cable(link: str) -> str:
+    return f"arrayStringConcat(arraySort(splitByString('>', {link})), '<>')"
+
+
+def _chosen_link(cable: str) -> str:
+    """Return the condition that a cable, NIC or host is chosen and has no end at a NIC of another rack."""
+    ends = f"arrayMap(end -> replaceOne(end, ':', '/'), splitByString('<>', {cable}))"
+    return f"{chosen(cable, 'link')} AND NOT hasAny({ends}, (SELECT groupArray(nic) {_ELSEWHERE}))"
+
+
+_CHOSEN_LINK: Final = _chosen_link(_cable("link"))
+LINK_VALUES: Final = (
+    "SELECT DISTINCT subject FROM ("
+    f"SELECT DISTINCT subject FROM {_DB}.{tables.LINK_HEALTH} FINAL UNION DISTINCT "
+    f"SELECT DISTINCT {_cable('link')} AS subject {_from(tables.LINK_QUEUES)}) ORDER BY subject"
+)
 _LINK_STATES: Final = (
     "SELECT subject, toString(state) AS said, toInt8(state) AS number, since, text, flaps_hour, detected_by, "
     "arrayFilter((dscp, is_lossy) -> is_lossy, class_dscp, class_is_lossy) AS lossy_dscps, "
@@ -173,7 +211,7 @@ _LINK_STATES: Final = (
     "if(ahead > since, least(ahead, toDateTime64($__toTime, 9, 'UTC')), toDateTime64($__toTime, 9, 'UTC')) "
     "AS ends FROM (SELECT *, leadInFrame(since) OVER (PARTITION BY subject ORDER BY seq "
     f"ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING) AS ahead FROM {_DB}.{tables.LINK_HEALTH} FINAL) "
-    "WHERE since <= $__toTime AND ends >= $__fromTime"
+    f"WHERE since <= $__toTime AND ends >= $__fromTime AND {_chosen_link('subject')}"
 )
 """Query of the states of cables, NICs and hosts in the range; each state lasts until the next one began."""
 LINK_COUNT: Final = (
@@ -192,19 +230,20 @@ LINK_TABLE: Final = (
     "SELECT subject, argMax(said, since) AS state, max(since) AS began, argMax(flaps_hour, since) AS flaps, "
     "argMax(detected_by, since) AS seen_by, "
     "arrayStringConcat(arrayMap(dscp -> toString(dscp), argMax(lossy_dscps, since)), ', ') AS lossy_dscps, "
-    "argMax(text, since) AS words "
+    "argMax(text, since) AS words, if(position(subject, '<>') > 0, concat('link=', "
+    "replaceOne(subject, '<>', '%3E')), concat('node=', splitByChar('/', subject)[1])) AS opens "
     f"FROM ({_LINK_STATES}) GROUP BY subject HAVING max(number) > 1 "
     "ORDER BY argMax(number, since) DESC, began DESC LIMIT 200"
 )
 _FLAPS: Final = (
     "FROM (SELECT DISTINCT subject, fromUnixTimestamp64Nano(arrayJoin(flap_ns), 'UTC') AS window_start "
-    f"FROM {_DB}.{tables.LINK_HEALTH} FINAL) WHERE {IN_RANGE}"
+    f"FROM {_DB}.{tables.LINK_HEALTH} FINAL) WHERE {IN_RANGE} AND {_chosen_link('subject')}"
 )
 FLAP_COUNT: Final = f"SELECT count() AS flaps {_FLAPS}"
 FLAP_SERIES: Final = series(
     "count() AS flaps", f"{_FLAPS} {top('subject', 'count() DESC, subject', _FLAPS)}", "subject"
 )
-_QUEUES: Final = _from(tables.LINK_QUEUES)
+_QUEUES: Final = _from(tables.LINK_QUEUES, _CHOSEN_LINK)
 QUEUE_SPREAD: Final = (
     "SELECT time, toString(le_bytes) AS le, count() AS links FROM ("
     f"SELECT {TIME}, toUInt64(exp2(ceil(log2(greatest(depth_max_bytes, 64.))))) AS le_bytes {_QUEUES}) "
@@ -222,7 +261,8 @@ LOAD_SERIES: Final = series(
 )
 _CONTENTION: Final = (
     f"FROM (SELECT *, opened AS window_start FROM {_DB}.{tables.CONTENTION} FINAL) WHERE opened <= $__toTime "
-    "AND (closed_ns IS NULL OR closed_ns >= toUnixTimestamp64Milli($__fromTime_ms) * 1000000)"
+    "AND (closed_ns IS NULL OR closed_ns >= toUnixTimestamp64Milli($__fromTime_ms) * 1000000) "
+    f"AND {_CHOSEN_LINK}"
 )
 CONTENTION_COUNT: Final = f"SELECT countIf(state != 'CLOSED') AS standing {_CONTENTION}"
 CONTENTION_SERIES: Final = series("count() AS windows", f"{_CONTENTION} AND {IN_RANGE}", "kind")
@@ -230,7 +270,7 @@ CONTENTION_TABLE: Final = (
     "SELECT opened, link, kind, state, (coalesce(closed_ns, updated_ns) - toUnixTimestamp64Nano(opened)) "
     "AS lasted_ns, detected_by, ce_share, dscp, depth_peak_bytes, delay_ns, over_byte_s, "
     "flows_total AS flows, "
-    f"arrayStringConcat(jobs, ', ') AS jobs_named, text {_CONTENTION} "
+    f"arrayStringConcat(jobs, ', ') AS jobs_named, text, window_id {_CONTENTION} "
     "ORDER BY state = 'CLOSED', over_byte_s DESC LIMIT 200"
 )
 _ALERTS: Final = (
@@ -241,9 +281,17 @@ ALERT_COUNT: Final = f"SELECT countIf(state != 'CLEARED') AS standing {_ALERTS}"
 ALERT_TABLE: Final = (
     "SELECT raised, severity, kind, state, text, arrayStringConcat(links, ', ') AS on_links, "
     "arrayStringConcat(jobs, ', ') AS jobs_named, fromUnixTimestamp64Nano(cleared_ns, 'UTC') AS cleared, "
-    f"arrayStringConcat(evidence_text, '; ') AS evidence {_ALERTS} "
+    f"arrayStringConcat(evidence_text, '; ') AS evidence, alert_id {_ALERTS} "
     "ORDER BY state = 'CLEARED', raised DESC LIMIT 200"
 )
+ALERT_MARKS: Final = (
+    "SELECT raised AS time, ifNull(fromUnixTimestamp64Nano(cleared_ns, 'UTC'), "
+    "toDateTime64($__toTime, 9, 'UTC')) AS timeEnd, "
+    "concat(toString(severity), ' ', toString(kind)) AS title, text, "
+    "arrayStringConcat(arrayConcat([subject], jobs), ',') AS tags "
+    f"{_ALERTS} ORDER BY raised DESC LIMIT 200"
+)
+"""Alerts as regions of a picture, in the columns of Grafana's annotations."""
 FLOW_TABLE: Final = (
     "SELECT job, nic, peer, flow_id, avg(rate_bps) AS rate_bps, max(retransmits) AS retransmits, "
     "max(rtt_ns) AS rtt_ns, arrayStringConcat(argMax(links, reported), ' ') AS way "
@@ -254,6 +302,13 @@ FLOW_TABLE: Final = (
 _DECIDED: Final = _from(tables.DECISIONS, time="decided")
 _DONE: Final = _from(tables.ACTIONS, time="done")
 _DOES: Final = "('APPLIED', 'LOCAL_REPAIR')"
+ACTION_MARKS: Final = (
+    "SELECT min(decided) AS time, concat(toString(count()), ' flows: ', any(toString(reason_kind)), ' ', "
+    "reason_subject) AS text, reason_subject AS tags "
+    f"{_DECIDED} GROUP BY reason_subject, toStartOfInterval(decided, INTERVAL 10 second) "
+    "ORDER BY time DESC LIMIT 200"
+)
+"""Decisions of 10 s about the same subject as one mark."""
 DECISION_COUNT: Final = f"SELECT count() AS decisions {_DECIDED}"
 DONE_SHARE: Final = (
     f"SELECT countIf(outcome IN {_DOES}) / count() AS done {_DONE} "

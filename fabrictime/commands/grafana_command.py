@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from fabrictime.commands.options import (
-    stop,
-)
+from fabrictime.commands.options import stop
+from grafana.dashboard_files import PAGE_URL
 
+PageUrl = Annotated[
+    str, typer.Option("--page", metavar="URL", help="Address of the live page in the viewers' browsers.")
+]
 grafana_app = typer.Typer(no_args_is_help=True, help="Grafana dashboards.")
 
 
@@ -27,8 +29,10 @@ def grafana_push(
     history_password_file: Annotated[
         Path | None, typer.Option(help="File with the password of that user.")
     ] = None,
+    page: PageUrl = PAGE_URL,
+    rules: Annotated[bool, typer.Option("--rules", help="Also install the alert rules.")] = False,
 ) -> None:
-    """Install the data source and the dashboards in a Grafana."""
+    """Install the data source, the dashboards and the alert rules in a Grafana."""
     from grafana import push
 
     try:
@@ -40,6 +44,8 @@ def grafana_push(
             history_url=history,
             history_user=history_user,
             history_password=_secret(history_password_file),
+            page_url=page,
+            has_rules=rules,
         )
     except (ValueError, OSError) as error:
         stop(str(error))
@@ -50,12 +56,18 @@ def grafana_push(
 @grafana_app.command("write")
 def grafana_write(
     folder: Annotated[Path, typer.Argument(help="Folder for one JSON file a dashboard.")],
+    page: PageUrl = PAGE_URL,
+    rules: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write the alert rules, into this folder.")
+    ] = None,
 ) -> None:
-    """Write the dashboards to files, for the provisioning of a Grafana."""
-    from grafana import dashboard_files
+    """Write the dashboards and the alert rules to files, for the provisioning of a Grafana."""
+    from grafana import alert_rules, dashboard_files
 
     try:
-        dashboard_files.write_all(folder, dashboard_files.read_all())
+        dashboard_files.write_all(folder, dashboard_files.read_all(page_url=page))
+        if rules is not None:
+            alert_rules.write(rules)
     except (ValueError, OSError) as error:
         stop(str(error))
 

@@ -15,6 +15,7 @@ from grafana.panels import (
     color_override,
     colored,
     new_dashboard,
+    page_link,
     series_panel,
     stacked_panel,
     stat_panel,
@@ -66,6 +67,7 @@ def actions() -> dashboard.Dashboard:
         )
         .override_by_name("effector_ns", unit_override("ns"))
         .override_by_name("held_to_bps", unit_override("bps"))
+        .override_by_name("flow", page_link("this flow on the page", "actions?flow={flow}"))
     )
     return new_dashboard(
         "fabrictime-actions",

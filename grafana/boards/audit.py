@@ -13,6 +13,7 @@ from grafana.panels import (
     color_override,
     colored,
     new_dashboard,
+    page_link,
     series_panel,
     stacked_panel,
     stat_panel,
@@ -65,7 +66,9 @@ def audit() -> dashboard.Dashboard:
             ),
             outcomes,
             hosts,
-            table_panel("Hosts by errors", "Newest result of each check.", audit_queries.HOST_TABLE, span=12),
+            table_panel(
+                "Hosts by errors", "Newest result of each check.", audit_queries.HOST_TABLE, span=12
+            ).override_by_name("host", page_link("this host on the page", "audit?run={run}&host={host}")),
             table_panel(
                 "Values that differ across the fleet",
                 "Texts such as versions that are not equal on all hosts.",

@@ -14,6 +14,8 @@ from grafana.panels import (
     colored,
     link_override,
     new_dashboard,
+    page_link,
+    places,
     series_panel,
     stacked_panel,
     stat_panel,
@@ -83,6 +85,7 @@ def clocks() -> dashboard.Dashboard:
             12,
         )
         .override_by_name("moved_ns", unit_override("ns"))
+        .override_by_name("clock", page_link("this clock on the page", "clocks?clock={clock}"))
         .override_by_name("rate_ppb", unit_override("suffix: ppb"))
     )
     suspects = (
@@ -153,5 +156,5 @@ def clocks() -> dashboard.Dashboard:
         ),
         band,
         listed,
-        variables=(choice("clock", "Clock", queries.CLOCK_VALUES),),
+        variables=(*places(), choice("clock", "Clock", queries.CLOCK_VALUES)),
     )

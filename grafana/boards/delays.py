@@ -15,6 +15,7 @@ from grafana.panels import (
     heat_panel,
     link_override,
     new_dashboard,
+    places,
     scaled_color,
     series_panel,
     stat_panel,
@@ -120,5 +121,9 @@ def delays() -> dashboard.Dashboard:
             "ns",
         ),
         worst,
-        variables=(choice("nic", "NIC", queries.NIC_VALUES), choice("peer", "Peer", queries.PEER_VALUES)),
+        variables=(
+            *places(),
+            choice("nic", "NIC", queries.NIC_VALUES),
+            choice("peer", "Peer", queries.PEER_VALUES),
+        ),
     )

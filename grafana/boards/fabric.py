@@ -11,10 +11,14 @@ from grafana.panels import (
     ORANGE,
     PURPLE,
     VERMILLION,
+    choice,
     colored,
     heat_panel,
+    hidden,
     link_override,
     new_dashboard,
+    page_link,
+    places,
     series_panel,
     stat_panel,
     state_panel,
@@ -58,6 +62,22 @@ def fabric() -> dashboard.Dashboard:
         .override_by_name("depth_peak_bytes", unit_override("decbytes"))
         .override_by_name("over_byte_s", unit_override("suffix: B s"))
         .override_by_name("ce_share", unit_override("percentunit"))
+        .override_by_name("window_id", hidden())
+        .override_by_name("link", page_link("this queue on the page", "contention?window={window_id}"))
+    )
+    links = (
+        table_panel(
+            "Links in trouble",
+            "Subjects that were not UP within the range, with their last state.",
+            queries.LINK_TABLE,
+        )
+        .override_by_name("opens", hidden())
+        .override_by_name("subject", page_link("this link on the page", "fabric?{opens:raw}"))
+    )
+    alerts = (
+        table_panel("Alerts", "Standing ones first.", queries.ALERT_TABLE)
+        .override_by_name("alert_id", hidden())
+        .override_by_name("text", page_link("this alert on the page", "alerts?alert={alert_id}"))
     )
     flows = (
         table_panel("Heaviest flows", "Mean rate over the range.", queries.FLOW_TABLE)
@@ -88,11 +108,7 @@ def fabric() -> dashboard.Dashboard:
         series_panel(
             "Flaps", "Times that a link went down, the 20 with most.", queries.FLAP_SERIES, "short", 10
         ),
-        table_panel(
-            "Links in trouble",
-            "Subjects that were not UP within the range, with their last state.",
-            queries.LINK_TABLE,
-        ),
+        links,
         spread,
         series_panel(
             "Deepest queues",
@@ -108,6 +124,7 @@ def fabric() -> dashboard.Dashboard:
         ),
         series_panel("Contention windows opened", "By kind.", queries.CONTENTION_SERIES, "short"),
         contention,
-        table_panel("Alerts", "Standing ones first.", queries.ALERT_TABLE),
+        alerts,
         flows,
+        variables=(*places(), choice("link", "Link", queries.LINK_VALUES)),
     )

@@ -19,6 +19,7 @@ from grafana.panels import (
     colored,
     link_override,
     new_dashboard,
+    page_link,
     series_panel,
     stacked_panel,
     stat_panel,
@@ -152,6 +153,7 @@ def _verdicts() -> table.Panel:
         .override_by_name("sure", unit_override("percentunit"))
         .override_by_name("job", link_override("this job", JOB_URL))
         .override_by_name("named", link_override("the fabric", FABRIC_URL))
+        .override_by_name("verdict", page_link("this job on the page", "jobs?job={job}"))
     )
 
 

@@ -1,5 +1,6 @@
 """docker-compose.yml and Dockerfile: pinned, healthy, non-root, loopback only, settings our models take."""
 
+import json
 import os
 import re
 import shutil
@@ -29,7 +30,7 @@ OPTIONS = re.compile(r"\$\{[A-Z_]+(:-([^}]*))?\}")
 
 def test_the_services_of_the_whole_pipeline_are_there():
     assert set(SERVICES) == OURS | {"kafka", "clickhouse", "grafana"}
-    assert set(COMPOSE["volumes"]) == {"kafka", "clickhouse", "dashboards", "grafana"}
+    assert set(COMPOSE["volumes"]) == {"alert-rules", "kafka", "clickhouse", "dashboards", "grafana"}
 
 
 def test_the_services_are_those_of_up(tmp_path):
@@ -164,11 +165,11 @@ def test_addresses_agree_between_settings_and_services(settings):
 
 
 def test_grafana_reads_the_dashboards_that_the_image_writes(tmp_path, monkeypatch):
-    [volume] = SERVICES["dashboards"]["volumes"]
-    name, folder = volume.split(":")
-    assert SERVICES["dashboards"]["command"] == ["grafana", "write", folder]
+    (name, folder), (rules, rules_folder) = (v.split(":") for v in SERVICES["dashboards"]["volumes"])
+    assert SERVICES["dashboards"]["command"] == ["grafana", "write", folder, "--rules", rules_folder]
     line = next(each for each in (ROOT / "Dockerfile").read_text().splitlines() if "install -d" in each)
-    assert line.split()[-1] == folder, "a new volume has the owner of the image's folder"
+    assert line.split()[-2:] == [folder, rules_folder], "a new volume has the owner of the image's folder"
+    assert f"{rules}:/etc/grafana/provisioning/alerting:ro" in SERVICES["grafana"]["volumes"]
     assert SERVICES["dashboards"]["user"] == ":".join(re.findall(r"-[og] (\d+)", line))
     [mounted] = [each.split(":") for each in SERVICES["grafana"]["volumes"] if each.startswith(f"{name}:")]
     assert mounted[2] == "ro"
@@ -181,9 +182,18 @@ def test_grafana_reads_the_dashboards_that_the_image_writes(tmp_path, monkeypatc
     assert provider["options"]["path"] == mounted[1]
     build.main([str(tmp_path / "built")])
     monkeypatch.setattr(dashboard_files, "FOLDER", tmp_path / "built")
-    done = CliRunner().invoke(cli.app, ["grafana", "write", str(tmp_path / "volume")])
+    folders = str(tmp_path / "volume"), "--rules", str(tmp_path / "rules")
+    done = CliRunner().invoke(cli.app, ["grafana", "write", *folders, "--page", "https://page.example/"])
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "volume" / home.name).exists()
+    board = json.loads((tmp_path / "volume" / home.name).read_text())
+    assert {"page": "https://page.example"}.items() <= {
+        variable["name"]: variable["query"] for variable in board["templating"]["list"]
+    }.items()
+    [group] = json.loads((tmp_path / "rules/fabrictime.json").read_text())["groups"]
+    assert (group["folder"], group["interval"]) == ("fabrictime", "60s")
+    refused = CliRunner().invoke(cli.app, ["grafana", "write", *folders, "--page", "page.example"])
+    assert refused.exit_code == 2
+    assert "expected http://host:port" in refused.output
 
 
 @pytest.mark.parametrize("name", sorted(OURS - {"dashboards"}))

@@ -262,8 +262,8 @@ def _records(end_s):
         "host": "h0",
         "device": "eth0",
         "shard": "s0",
-        "rail": None,
-        "rack": None,
+        "rail": 0,
+        "rack": "r1",
         "addresses": [],
         "probe_port": 0,
         "clock": "h0/system",
@@ -524,7 +524,8 @@ def asked(filled_history, expand_macros):
     client, from_s, to_s = filled_history
 
     def ask(sql, **variables):
-        return client.query(expand_macros(sql, from_s, to_s, **variables))
+        chosen = {name: [""] for name in ("rack", "rail", "nic", "peer", "clock", "link", "job")} | variables
+        return client.query(expand_macros(sql, from_s, to_s, **chosen))
 
     return ask
 

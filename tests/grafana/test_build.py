@@ -13,6 +13,8 @@ from grafana import build, dashboard_files, datasource
 
 ROOT = Path(__file__).resolve().parents[2]
 UIDS = sorted(build.DASHBOARDS)
+MARK_COLUMNS = "time", "timeEnd", "title", "text", "tags"
+"""Columns that Grafana maps to annotations by their names."""
 
 
 def panels(board):
@@ -77,13 +79,20 @@ def test_no_colour_pair_of_red_and_green(uid):
 def test_every_panels_sql_runs_and_returns_rows(asked, uid):
     board = build.made(uid)
     values = {}
-    for variable in board["templating"].get("list", []):
-        values[variable["name"]] = [row[0] for row in asked(variable["query"], **values).result_rows]
-        assert values[variable["name"]], variable["name"]
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            values[variable["name"]] = [row[0] for row in asked(variable["query"], **values).result_rows]
+            assert values[variable["name"]], variable["name"]
+            assert variable["allValue"] == "''"
+    for mark in board["annotations"]["list"]:
+        marks = asked(mark["target"]["rawSql"], **values)
+        assert marks.result_rows, mark["name"]
+        assert {"time", "text", "tags"} <= set(marks.column_names) <= {*MARK_COLUMNS}
     for panel in panels(board):
         for target in panel["targets"]:
             result = asked(target["rawSql"], **values)
             assert result.result_rows, panel["title"]
+            assert asked(target["rawSql"]).result_rows == result.result_rows, "all, as one text"
             names = result.column_names
             assert len(set(names)) == len(names)
             if target["queryType"] == "timeseries":

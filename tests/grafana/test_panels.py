@@ -35,6 +35,19 @@ def test_links_lead_to_dashboards_and_variables_that_exist(uid):
         assert set(re.findall(r"var-(\w+)=", variables)) <= names, f"{uid} to {target}"
 
 
+def test_links_to_the_page_open_a_tab_with_columns_of_the_row_and_the_time():
+    addresses = {
+        address for uid in build.DASHBOARDS for address in re.findall(r'"\$\{page\}/([^"]*)"', text(uid))
+    }
+    assert len(addresses) > 6
+    for address in addresses:
+        tab, _, parameters = address.partition("?")
+        assert tab in ("now", "fabric", "contention", "alerts", "clocks", "jobs", "audit", "actions")
+        assert parameters.endswith("at=${__to:date:iso}")
+        for column, form in re.findall(r"\$\{__data\.fields\.(\w+):(\w+)\}", parameters):
+            assert (form == "raw") == (column == "opens"), "encoded, unless the column holds parameters"
+
+
 def test_colours_are_those_for_colour_blind_readers():
     colours = {panels.BLUE, panels.ORANGE, panels.VERMILLION, panels.SKY, panels.PURPLE, panels.GREY}
     used = {colour for uid in build.DASHBOARDS for colour in re.findall(r"#[0-9A-Fa-f]{6}", text(uid))}

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from grafana import dashboard_files
+from grafana.alert_rules import RULES
 from grafana.build import DASHBOARDS
 from grafana.datasource import PLUGIN, PLUGIN_VERSION, UID
 from grafana.push import PushError, push
@@ -24,7 +25,7 @@ class Grafana(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.plugins = {PLUGIN}
         self.sources, self.folders, self.boards, self.provisioned, self.asked = {}, {}, {}, set(), []
-        self.role, self.login_page = "Admin", False
+        self.role, self.login_page, self.rules = "Admin", False, {}
 
     @property
     def url(self):
@@ -100,6 +101,11 @@ class Handler(BaseHTTPRequestHandler):
                 version = old["version"] + 1 if old else 1
                 server.boards[board["uid"]] = {**board, "version": version}
                 return self.answer(200, version=version, url=f"/d/{board['uid']}/x", status="success")
+            case ["PUT", "v1", "provisioning", "folder", folder, "rule-groups", group]:
+                if folder not in server.folders:
+                    return self.answer(404, message="folder not found")
+                server.rules[group] = body
+                return self.answer(200, **body)
         return self.answer(404, message="Not found")
 
     do_GET = do_POST = do_PUT = handle_any
@@ -148,6 +154,20 @@ def test_without_a_history_url_the_data_source_stays_as_it_is(grafana, token):
     grafana.sources[UID]["jsonData"]["host"] = "mine"
     assert push(grafana.url, token)[0] == f"data source {UID}: is there, mine"
     assert grafana.sources[UID]["jsonData"]["host"] == "mine"
+
+
+def test_rules_and_the_pages_address_are_put_there_on_request(grafana, token):
+    push(grafana.url, token)
+    assert grafana.rules == {}
+    lines = push(grafana.url, token, page_url="https://page.example:8480/", has_rules=True)
+    assert lines[-1] == f"alert rules fabrictime: {len(RULES)} rules, evaluated every 60 s"
+    [(name, group)] = grafana.rules.items()
+    assert (name, group["folderUid"], len(group["rules"])) == ("fabrictime", "fabrictime", len(RULES))
+    for board in grafana.boards.values():
+        values = {variable["name"]: variable["query"] for variable in board["templating"]["list"]}
+        assert values["page"] == "https://page.example:8480"
+    with pytest.raises(ValueError, match=r"page URL 'page\.example': expected http"):
+        push(grafana.url, token, page_url="page.example")
 
 
 def test_a_grafana_below_a_path(grafana, token):
@@ -227,10 +247,10 @@ def test_a_real_grafana_takes_it():
         end = time.monotonic() + 90
         while True:
             try:
-                first = push(url, user="admin", password="test-only", history_password="x")
+                first = push(url, user="admin", password="test-only", history_password="x", has_rules=True)
                 break
             except PushError:
                 assert time.monotonic() < end
                 time.sleep(1)
-        assert len(first) == 2 + len(DASHBOARDS)
+        assert len(first) == 3 + len(DASHBOARDS)
         assert "is there" in push(url, user="admin", password="test-only")[0]
