@@ -1,6 +1,6 @@
-"""Alert rules for Grafana: what the history shows that a person should look at.
+"""Alert rules for Grafana, from the rows of the history.
 
-They suit sites whose alerts come from Grafana. Sites with Prometheus have rules on the processes' metrics.
+They suit sites with alerts from Grafana. Sites with Prometheus have rules on the processes' metrics.
 `fabrictime notify` sends the product's own alerts without either.
 
 Forms: https://grafana.com/docs/grafana/v11.6/alerting/set-up/provision-alerting-resources/file-provisioning/
@@ -36,7 +36,7 @@ class AlertRule:
     above: float
     """Threshold of the number."""
     text: str
-    """What stands, with Grafana's template of labels."""
+    """Text of the alert; Grafana fills in the labels and the number."""
     remedy: str
     board: str
     """Dashboard that shows more."""
