@@ -13,7 +13,7 @@ BY_UID = {rule.uid: rule for rule in RULES}
 
 
 @pytest.mark.parametrize("uid", sorted(BY_UID))
-def test_a_query_returns_texts_and_one_number_each_row_once(asked, uid):
+def test_a_query_returns_texts_and_one_number_per_row(asked, uid):
     """Grafana makes an alert of each row, with the texts as labels."""
     rule = BY_UID[uid]
     result = asked(rule.sql)
@@ -25,7 +25,7 @@ def test_a_query_returns_texts_and_one_number_each_row_once(asked, uid):
     assert set(re.findall(r"\$labels\.(\w+)", rule.text + rule.remedy)) <= set(result.column_names[:-1])
 
 
-def test_what_stands_is_above_its_threshold(asked):
+def test_a_standing_fault_is_above_its_threshold(asked):
     """The history holds one alert, one slow job and an unfit host; clocks are SYNCED, actions done."""
     standing = {
         uid: [row[:-1] for row in asked(rule.sql).result_rows if row[-1] > rule.above]
