@@ -12,6 +12,8 @@ from fabrictime.postmortem.observations import Observations, Table
 
 SLOW_RUN: Final = 0.85
 """Bus bandwidth beside that of other runs below which a run is slow."""
+CLEARLY_SLOW: Final = 0.6
+"""Bus bandwidth beside the median of like runs below which a run is slow although its hosts are fast."""
 MIN_BYTES: Final = 1 << 20
 """Size from which a bandwidth says something about the network."""
 MIN_RDMA_GBS: Final = 8.0
@@ -54,23 +56,44 @@ def _slow_run(rates: Mapping[int, float], tables: Sequence[Table]) -> Explanatio
     places = {index: _places(tables[index], has_devices) for index in rates}
     suspects = shared_by([places[index] for index in slow], [places[index] for index in fast])
     if not suspects:
-        return None
+        return _scattered(slow, rates, tables)
+    explained = [index for index in slow if not set(suspects).isdisjoint(places[index])]
+    ordered = [*explained, *sorted(slow.keys() - set(explained))]
+    count = sum(not set(suspects).isdisjoint(names) for names in places.values())
+    share = len(explained) / len(slow)
     text = (
-        f"{tables[min(slow)].test or 'nccl-tests'} reaches {median(slow.values()):.1f} GB/s in the "
-        f"{len(slow)} "
-        f"runs with {names_text(suspects)}, {best:.1f} GB/s in the others"
+        f"{tables[min(slow)].test or 'nccl-tests'} reaches {median(slow.values()):.1f} GB/s in "
+        f"{len(explained)} of {count} runs with {names_text(suspects)}, {best:.1f} GB/s in fast ones"
     )
+    if share < 1:
+        text += f"; {len(slow) - len(explained)} other runs are slow too: their paths may collide"
     evidence = tuple(
-        f"{tables[index].name}: {rate:.1f} GB/s on {names_text(tables[index].hosts)}"
-        for index, rate in slow.items()
+        f"{tables[index].name}: {rates[index]:.1f} GB/s on {names_text(tables[index].hosts)}"
+        for index in ordered[:6]
     )
-    confidence = 0.85 if len(suspects) == 1 else 0.6
+    confidence = max(0.5, (0.85 if len(suspects) == 1 else 0.6) * share)
     if has_devices:
         hosts = dict.fromkeys(name.rpartition("/")[0] for name in suspects)
         culprits = (*(f"nic {name}" for name in suspects), *host_names(hosts))
-        return Explanation("SLOW_NIC", culprits, confidence, text, evidence[:6])
+        return Explanation("SLOW_NIC", culprits, confidence, text, evidence)
     missing = ("a run for each NIC (NCCL_IB_HCA) on it would name the NIC",)
-    return Explanation("SLOW_NIC", host_names(suspects), confidence, text, evidence[:6], missing)
+    return Explanation("SLOW_NIC", host_names(suspects), confidence, text, evidence, missing)
+
+
+def _scattered(
+    slow: Mapping[int, float], rates: Mapping[int, float], tables: Sequence[Table]
+) -> Explanation | None:
+    """Return the runs that are clearly slow and have no host in common; None if there are none."""
+    lowest = [index for index, rate in slow.items() if rate < CLEARLY_SLOW * median(rates.values())]
+    if not lowest:
+        return None
+    text = (
+        f"{tables[min(lowest)].test or 'nccl-tests'} reaches {median(slow[at] for at in lowest):.1f} GB/s in "
+        f"{len(lowest)} of {len(rates)} runs, {median(rates.values()):.1f} GB/s in the median one; "
+        f"no host has most of them, so paths between hosts may collide"
+    )
+    evidence = tuple(f"{tables[at].name}: {slow[at]:.1f} GB/s" for at in lowest[:6])
+    return Explanation("UNKNOWN", (), 0.45, text, evidence, ("a second run: collisions move to other pairs",))
 
 
 def _places(table: Table, has_devices: bool) -> list[str]:

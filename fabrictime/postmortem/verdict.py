@@ -176,6 +176,6 @@ def _missing(out: Observations, absent: tuple[int, ...]) -> Iterator[str]:
     for rank, reason in sorted(out.torn_ranks.items())[:4]:
         if rank not in out.calls:
             yield f"the file of rank {rank} cannot be read: {reason}"
-    if not out.hosts and out.ranks:
+    if out.ranks and not out.hosts and not any(table.hosts for table in out.tables):
         yield "no file states the hosts of the ranks: logs of NCCL_DEBUG=INFO do"
     yield from out.notes[:8]

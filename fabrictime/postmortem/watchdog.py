@@ -10,6 +10,9 @@ from fabrictime.postmortem.base import Explanation, culprits_of, ranks_text
 from fabrictime.postmortem.observations import Observations, Timeout
 
 _UNKNOWN: Final = -1
+_ROOTED: Final = ("broadcast", "scatter")
+"""Operations that a rank leaves once it has passed the data on: only the root, if it did not come, is
+missed by all others."""
 _MISSING: Final = (
     "dumps of the Flight Recorder: set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and "
     "TORCH_NCCL_DUMP_ON_TIMEOUT=1 on all ranks",
@@ -117,8 +120,12 @@ def _hang(
     name = f"{common.function or 'the collective'} {common.seq}{f' of group {group}' if group else ''}"
     behind = _behind(common.seq, stops)
     absent = behind & alone or behind - waiting or _absent(waiting, out) or alone - stopped.keys() or behind
+    silent = absent - behind - {failure.rank for failure in out.failures}
+    if len(silent) > 1 and common.function in _ROOTED:
+        text = f"{number} ranks timed out in {name}; {ranks_text(absent)} may have passed it before"
+        return Explanation("HANG", (), 0.5, text, (), _MISSING)
     if absent:
-        reason = "did not enter it" if absent <= behind else "did not time out, so it did not enter it"
+        reason = "did not enter it" if absent <= behind else "did not time out, so did not enter it"
         text = f"{number} ranks timed out in {name}; {ranks_text(absent)} {reason}"
         confidence = 0.85 if absent <= behind else 0.65
         return Explanation("HANG", culprits_of(absent, out), confidence, text, (), _MISSING)

@@ -1,4 +1,4 @@
-"""Three public incidents, with other names and numbers. `docs/verdicts/incidents.md` has the reports."""
+"""Public incidents, with other names and numbers. `docs/verdicts/incidents.md` has the reports."""
 
 from __future__ import annotations
 

@@ -35,3 +35,29 @@ def test_runs_over_one_nic_each_name_the_nic(tmp_path):
         (tmp_path / f"rail{nic}.txt").write_text(text)
     answer = explained(tmp_path)
     assert (answer["verdict"], answer["culprits"]) == ("SLOW_NIC", ["nic n1/mlx5_2", "host n1"])
+
+
+def write_pairs(folder, slow):
+    hosts = [f"n{number}" for number in range(1, 9)]
+    for first, second in [(a, b) for a in hosts for b in hosts if a < b]:
+        rate = 20.0 if (first, second) in slow else 140.0
+        (folder / f"{first}-{second}.txt").write_text(table([first, second], [rate, rate, rate]))
+
+
+def test_slow_runs_without_the_named_host_are_stated_and_lower_the_confidence(tmp_path):
+    """As in a public series of 408 runs: a host is in many slow runs, and others are slow too."""
+    others = [("n5", "n6"), ("n7", "n8"), ("n6", "n7")]
+    write_pairs(tmp_path, [*[("n1", f"n{at}") for at in (2, 3, 4, 5)], *others])
+    answer = explained(tmp_path)
+    assert (answer["verdict"], answer["culprits"]) == ("SLOW_NIC", ["host n1"])
+    assert "in 4 of 7 runs with n1" in answer["text"]
+    assert "3 other runs are slow too" in answer["text"]
+    assert answer["confidence"] == 0.5
+    assert all("n1" in line for line in answer["evidence"][:4])
+
+
+def test_slow_runs_without_a_common_host_are_no_healthy_series(tmp_path):
+    write_pairs(tmp_path, [("n1", "n2"), ("n5", "n6"), ("n3", "n7")])
+    answer = explained(tmp_path)
+    assert (answer["verdict"], answer["culprits"]) == ("UNKNOWN", [])
+    assert "20.0 GB/s in 3 of 28 runs, 140.0 GB/s in the median one" in answer["text"]

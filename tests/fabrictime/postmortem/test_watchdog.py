@@ -37,3 +37,18 @@ def test_the_rank_without_a_timeout_is_the_one_that_did_not_come(tmp_path):
     (tmp_path / "log").write_text(text)
     answer = explained(tmp_path)
     assert (answer["verdict"], answer["culprits"]) == ("HANG", ["rank 5"])
+
+
+def test_ranks_that_may_have_passed_a_broadcast_are_not_named(tmp_path):
+    """The launcher kills them at the first timeout, as in a public log of eight ranks."""
+    text = "world_size=8\n" + "".join(watchdog(rank, 7, "BROADCAST") for rank in (1, 4, 5, 6, 7))
+    (tmp_path / "log").write_text(text)
+    answer = explained(tmp_path)
+    assert (answer["verdict"], answer["culprits"]) == ("HANG", [])
+    assert "ranks 0, 2, 3 may have passed it" in answer["text"]
+
+
+def test_the_root_that_all_others_miss_is_named(tmp_path):
+    text = "world_size=8\n" + "".join(watchdog(rank, 7, "BROADCAST") for rank in range(1, 8))
+    (tmp_path / "log").write_text(text)
+    assert explained(tmp_path)["culprits"] == ["rank 0"]
