@@ -1160,6 +1160,9 @@ class CollectiveBatch(TypedDict):
     """Events that the profiler dropped because a ring was full, since the process began."""
     events_invalid: int
     """Events that the reader refused, since the process began."""
+    calls_ignored: int
+    """Calls of the library that the profiler had to ignore, such as a stop without a start, since the process
+    began."""
     communicators: list[Communicator]
     """Communicators with operations in this record, and newly created ones."""
     operations: list[CollectiveOperation]

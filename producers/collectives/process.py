@@ -297,6 +297,7 @@ class TracedProcess:
             "ended": self._last,
             "events_dropped": self._dropped,
             "events_invalid": self.counts[1],
+            "calls_ignored": self.reader.counters().misuse,
             "communicators": communicators.records,
             "operations": [],
             "transfers": [],

@@ -158,6 +158,7 @@ class RecorderDumps:
             "ended": True,
             "events_dropped": 0,
             "events_invalid": 0,
+            "calls_ignored": 0,
             "communicators": content.communicators,
             "operations": content.operations,
             "transfers": [],

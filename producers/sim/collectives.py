@@ -145,6 +145,7 @@ class _Rank:
             "ended": killed,
             "events_dropped": 0,
             "events_invalid": 0,
+            "calls_ignored": 0,
             "communicators": [
                 {
                     "id": f"{job.name}/world",

@@ -34,6 +34,7 @@ def missing_evidence(case: Case) -> list[str]:
     late = [rank for rank in members if rank.late_ns]
     dropped = [rank for rank in members if rank.dropped]
     invalid = [rank for rank in members if rank.invalid]
+    ignored = [rank for rank in members if rank.ignored]
     lines = list(case.ranks.conflicts[:MAX_NAMED])
     if not members:
         is_reported = bool(case.job.ras.reports)
@@ -53,6 +54,9 @@ def missing_evidence(case: Case) -> list[str]:
         lines.append(f"{count} events were dropped by full rings of {_names(dropped)}")
     if invalid:
         lines.append(f"{sum(rank.invalid for rank in invalid)} events of {_names(invalid)} were refused")
+    if ignored:
+        count = sum(rank.ignored for rank in ignored)
+        lines.append(f"the profilers of {_names(ignored)} ignored {count} calls that fit no earlier one")
     if case.job.forgotten:
         lines.append(f"{case.job.forgotten} operations were forgotten, because the job publishes too many")
     return lines + _missing_network(case)

@@ -278,6 +278,7 @@ class RasJobs:
             "ended": ended,
             "events_dropped": 0,
             "events_invalid": 0,
+            "calls_ignored": 0,
             "communicators": [],
             "operations": [],
             "transfers": [],

@@ -67,6 +67,7 @@ class Batch:
     ended: bool
     dropped: int
     invalid: int
+    ignored: int
     operations: Rows
     has_running: bool
     transfers: Rows
@@ -280,6 +281,7 @@ def batch_of(record: CollectiveBatch, process: int, append_ns: int) -> Batch:
         ended=record["ended"],
         dropped=record["events_dropped"],
         invalid=record["events_invalid"],
+        ignored=record["calls_ignored"],
         operations=operations,
         has_running=bool((operations[:, Op.END] == NEVER_NS).any()),
         transfers=transfer_rows(record, process),

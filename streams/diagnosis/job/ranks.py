@@ -38,6 +38,7 @@ class Rank:
     """Delay of the newest record from its end to its append time, in excess of the job's median, ns."""
     dropped: int
     invalid: int
+    ignored: int
     activity: Activity | None = None
     """What the process did before its newest record; None if that is not known."""
 
@@ -189,6 +190,7 @@ def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int)
         late_ns=late_ns if late_ns > LATE_NS else 0,
         dropped=_growth(process, inside, "dropped"),
         invalid=_growth(process, inside, "invalid"),
+        ignored=_growth(process, inside, "ignored"),
         activity=newest.activity,
     )
 

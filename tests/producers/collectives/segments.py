@@ -66,6 +66,10 @@ class Segment:
     def device(self, name: str, index: int = 0) -> None:
         _DEVICE.pack_into(self.memory, DEVICES_AT + 64 * index, 1, name.encode())
 
+    def ignore(self, calls: int) -> None:
+        """Count calls that did not fit earlier ones."""
+        self._heads[2] += np.uint64(calls)
+
     def put(self, events: Any) -> int:
         head, tail = int(self._heads[0]), int(self._heads[_TAIL_AT // 8])
         fits = min(len(events), self.ring_events - (head - tail))

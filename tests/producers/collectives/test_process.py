@@ -265,6 +265,15 @@ def test_impossible_events_are_counted(segment):
     assert (record["events_invalid"], summed([record])) == (5, 1)
 
 
+def test_calls_that_the_profiler_ignored_are_published(segment):
+    traced = Traced(segment)
+    segment.ignore(3)
+    segment.put(ended(np.arange(1)))
+    traced.step(0.0)
+    traced.step(1.0)
+    assert [record["calls_ignored"] for record in traced.records] == [3]
+
+
 def test_a_lost_end_is_no_hang():
     segment = Segment(ring_events=64)
     segment.communicator()

@@ -126,9 +126,11 @@ def test_late_and_dropped_events_are_missing_evidence() -> None:
     begin_ns = world.job.at_ns
     batches = world.job.run()
     batches[2]["events_dropped"] = 12
+    batches[3]["calls_ignored"] = 3
     world.view.take(batches[5], world.job.at_ns + 86_400 * S)
     found = world.diagnose(batches, begin_ns, world.job.at_ns)
     assert any("12 events were dropped" in line for line in found["missing"])
+    assert any("rank 3 on h3 ignored 3 calls" in line for line in found["missing"])
     assert any("records of rank 5 on h5 came 86400 s late" in line for line in found["missing"])
 
 
