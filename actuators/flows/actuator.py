@@ -36,9 +36,8 @@ from schemas.ipc import SocketFile, receive_at, received
 from schemas.kafka.message import Message
 from schemas.limits import EVERYONE
 from schemas.log_fields import log_fields
+from schemas.process_part import Part, own_process
 from schemas.records import ActionOutcome, ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
-from schemas.service_notifier import ServiceNotifier
-from schemas.stop_request import StopRequest
 from schemas.topics import CONFIG, DECISIONS, FALLBACKS, FLOWS, MAX_ELEMENTS
 from schemas.unexpected import DATA_ERRORS, refusal
 
@@ -420,13 +419,13 @@ def main(
     *,
     name: str | None = None,
     simulated: bool = False,
+    part: Part | None = None,
 ) -> int:
-    """Act for `hosts` until SIGTERM or SIGINT. Return the exit code: 0 stopped, 2 cannot start.
+    """Act for `hosts` until the stop. Return the exit code: 0 stopped, 2 cannot start.
 
     `simulated`: accept flows of any boot, and the time of their simulation.
     """
-    stopping = StopRequest()
-    stopping.set_on_signals()
+    stopping, notifier = part or own_process()
     actuator_name = name or (hosts[0].host if len(hosts) == 1 else socket.gethostname())
     registry = settings.kafka.registry()
     command_io = CommandIO(
@@ -446,7 +445,6 @@ def main(
     except ValueError as error:  # unusable keys
         _log.error("%s", error)
         return 2
-    notify = ServiceNotifier()
     command_io.start()
     ready, status_s, fault = False, 0.0, ""
     try:
@@ -461,19 +459,19 @@ def main(
                     len(hosts),
                     settings.control_path,
                 )
-                notify.notify("READY=1")
+                notifier.notify("READY=1")
             if actuator.fault != fault:
                 fault = actuator.fault
-                notify.notify(f"X_FAULT={fault}")
+                notifier.notify(f"X_FAULT={fault}")
             if now_s >= status_s:
                 status_s = now_s + _STATUS_S
-                notify.notify(f"STATUS={actuator.status}")
-                notify.notify("WATCHDOG=1")
+                notifier.notify(f"STATUS={actuator.status}")
+                notifier.notify("WATCHDOG=1")
                 if actuator.ready:
                     actuator.announce_state()
         actuator.end()
     finally:
-        notify.notify("STOPPING=1")
+        notifier.notify("STOPPING=1")
         command_io.close()
         actuator.close()
     return 0

@@ -98,6 +98,8 @@ def _agent(config: Config, nic: str | None) -> int | None:
     if config.up.clock_pages:
         services["clock"] = _actuator
     parts = {name: partial(service, config, None) for name, service in services.items()}
+    if nics and shares_process(config.up.act):
+        parts["act"] = partial(_act, config, nics[0].host)
     return run_parts(("prober", partial(main, config.probes, nics)), parts)
 
 
@@ -147,13 +149,22 @@ def _actuator(config: Config, nic: str | None, part: Part | None = None) -> int 
     return main(config.actuators, clock_hosts(config), part)
 
 
-def _act(config: Config, nic: str | None) -> int | None:
+def shares_process(act: str) -> bool:
+    """Return whether a host's flow actuator is a part of its agent.
+
+    It is where the host only observes by default, to save the 40 MB of a process. One that acts has its own
+    process, because it must answer at once. `act`: the setting `up.act`.
+    """
+    return act in ("auto", "observe")
+
+
+def _act(config: Config, nic: str | None, part: Part | None = None) -> int | None:
     from actuators.clock.service import this_host
     from actuators.flows.actuator import main
     from fabrictime.runtime.fleet import SIM, clock_hosts
 
     hosts = clock_hosts(config) or [this_host(config.actuators)]
-    return main(config.actuators, hosts, name=nic, simulated=nic == SIM)
+    return main(config.actuators, hosts, name=nic, simulated=nic == SIM, part=part)
 
 
 def _notify(config: Config, nic: str | None) -> int | None:

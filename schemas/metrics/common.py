@@ -11,9 +11,9 @@ from typing import Final
 
 from schemas.metrics.base import Detail, Kind, Merge, Metric
 
-PARTS: Final = ("prober", "flows", "collectives", "auditor", "actuator")
+PARTS: Final = ("prober", "flows", "collectives", "auditor", "actuator", "act")
 """Services that are parts of one process, `agent`, on a host of a fleet file."""
-AGENT: Final = ("agent", *PARTS, "rdma-probe", "act")
+AGENT: Final = ("agent", *PARTS, "rdma-probe")
 """Services of a host's agent."""
 WORKERS: Final = ("worker", "streams", "links", "policy", "sink")
 """Services that run stages."""

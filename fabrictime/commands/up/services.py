@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from fabrictime.commands.up.fleet import print_line, settings_file, temporary_directory, workers_here
 from fabrictime.commands.up.run import Run
 from fabrictime.runtime.config import Config
-from fabrictime.runtime.service import APART
+from fabrictime.runtime.service import APART, shares_process
 from fabrictime.runtime.supervisor import Child, Step
 from schemas.run_module import module_command
 
@@ -61,7 +61,8 @@ def children(run: Run) -> list[Child | Step]:
     if _acts(run):
         nodes.append(Step("mode", partial(_set_mode, run), ("log",)))
         name = run.fleet if run.fleet in ("fabric", "sim") else run.nics[0].host
-        nodes.append(service("act", "act", ("log",), name))
+        if not (run.listed and shares_process(run.config.up.act)):
+            nodes.append(service("act", "act", ("log",), name))
     if run.config.notify.receivers and not run.agent_only:
         nodes.append(service("notify", "notify", ("log",)))
     if run.config.actuators.nodes.scheduler != "none" and not run.agent_only:

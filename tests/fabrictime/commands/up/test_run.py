@@ -27,9 +27,13 @@ def kinds_of(directory: Path, listed: bool, **given: Any) -> set[str]:
 
 
 def test_one_of_many_hosts_starts_its_agent_alone(tmp_path: Path) -> None:
-    kinds = kinds_of(tmp_path, True, log_url="kafka:9092")
-    assert kinds == {"agent", "act"}
-    assert not kinds & SERVER
+    assert kinds_of(tmp_path, True, log_url="kafka:9092") == {"agent"}
+
+
+def test_an_actuator_that_acts_has_a_process_of_its_own(tmp_path: Path) -> None:
+    assert kinds_of(tmp_path, True, log_url="kafka:9092", act="act") == {"agent", "act"}
+    assert kinds_of(tmp_path, True, log_url="kafka:9092", act="off") == {"agent"}
+    assert "act" in kinds_of(tmp_path, False)
 
 
 def test_services_are_started_where_they_are_wanted(tmp_path: Path) -> None:
