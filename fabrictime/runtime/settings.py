@@ -68,7 +68,7 @@ class UpSettings(StrictModel):
         "auto",
         description="mode where fabric.config sets none: auto: act on the fabric of this machine and on the "
         "simulated fleet; observe: only publish decisions; act; off: start no actuator. "
-        "On a host of a fleet file, `act` gives the flow actuator a process of its own, so that it answers at once",
+        "On a host of a fleet file, act gives the flow actuator a process of its own, to answer at once",
     )
     loopback_nics: int = quantity(8, (2, 64), "NICs of the fleet `loopback`, on 127.0.0.x")
     clocks: dict[str, ClockSettings] = Field(
