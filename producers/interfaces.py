@@ -27,8 +27,7 @@ _FIB_MATCH: Final = 0x2000
 """Flag of a route request: the answer is the whole route, with all its next hops."""
 _TABLE_LOCAL: Final = 255
 _MAX_NETWORKS: Final = 64
-"""Maximum number of announced networks; with more routes, networks that contain several of them are
-announced."""
+"""Maximum number of announced networks; with more routes, networks of several are announced."""
 _RECEIVE_BYTES: Final = 1 << 17
 _TIMEOUT_S: Final = 2.0
 _HEADER: Final = struct.Struct("=IHHII")

@@ -154,14 +154,6 @@ def pair_key(nic: str, peer: str) -> str:
     return f"{nic}>{peer}"
 
 
-def pair_parts(key: str) -> tuple[str, str]:
-    """Return the NIC and the peer of a pair's key. Raises ValueError if `key` is no such key."""
-    nic, mark, peer = key.partition(">")
-    if not nic or not mark or not peer or ">" in peer:
-        raise ValueError(f"NIC pair {key!r}: expected nic>peer")
-    return nic, peer
-
-
 def flow_id(host: str, boot: str, key: str) -> FlowId:
     """Return `host/boot/key`; the key is `sock:<cookie>` or `qp:<device>:<number>:<create count>`."""
     return FlowId(f"{_part('host', host)}/{_part('boot', boot)}/{key}")

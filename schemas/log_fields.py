@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 FIELDS: Final = ("decision_id", "alert_id", "subject")
-"""Names of the fields. `subject` is the cable, NIC, host or link that an alert and the reason of a decision
-name."""
+"""Names of the fields. `subject`: the cable, NIC, host or link of an alert and a decision's reason."""
 
 
 def log_fields(record: Mapping[str, Any] | None) -> dict[str, str]:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 SIGNED: Final[Mapping[str, Topic[Any]]] = {topic.name: topic for topic in (DECISIONS, FALLBACKS, CONFIG)}
 """Topics with signed records. Their record has the field `signature`."""
 ID_BYTES: Final = 8
-SIGNATURE_BYTES: Final = 64
 _PEM: Final = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
 
 _log = logging.getLogger(__name__)
@@ -218,9 +217,7 @@ def _text(topic: str, key: bytes, body: bytes) -> bytes:
 
 
 def new_key(path: Path) -> Path:
-    """Write a new private key and, beside it as `.pub`, its public key; return the latter's path. Raises
-    OSError.
-    """
+    """Write a new private key and, as `.pub`, its public key; return the latter's path. Raises OSError."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import (
         Encoding,

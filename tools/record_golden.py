@@ -41,7 +41,6 @@ from streams.runtime.operator import NEVER_NS, Input, Moment, Operator, Output, 
 from tests.golden import goldens, replay  # noqa: E402
 
 START_S: Final = 400.0
-NO_TABLES: Final = FabricTables()
 MS: Final = 1_000_000
 SETTINGS: Final = """
 [up]

@@ -84,8 +84,7 @@ class ClockConsumer:
         registry: codec.Registry | None = None,
         serves_shard: Callable[[str], bool] = lambda shard: True,
     ) -> None:
-        """`serves_shard` returns True for the shards whose records are useful. Other shards' records are not
-        decoded."""
+        """`serves_shard` returns True for the shards whose records are useful. Others are not decoded."""
         self._cluster = cluster
         self._reader = TopicReader(
             cluster,

@@ -33,8 +33,7 @@ FOREIGN_PPB: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A decision of the servo: a rate change relative to the original rate in ppb, or the reason for making
-    none."""
+    """The servo's decision: a change of the original rate in ppb, or the reason for making none."""
 
     rate_ppb: float
     refused: str | None = None

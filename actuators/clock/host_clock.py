@@ -29,8 +29,7 @@ UNKNOWN_DRIFT_SIGMA_PPB: Final = 15.0
 """Uncertainty of the drift that is used if the record gives none. It adds 50 ns/s to a bound, as fast as the
 clock stage grows its bounds."""
 SETTLE_NS: Final = 10_000_000_000
-"""Wait after a clock step while fabric time is unknown: records that arrive later are certainly newer than
-the step."""
+"""Wait after a clock step while fabric time is unknown: later records are certainly newer."""
 REOPEN_AFTER_NS: Final = 3_000_000_000
 """Time without a write to the page after which readers look for a new file."""
 MAX_RAW_SHARE: Final = 1e-3
@@ -182,8 +181,7 @@ class HostClock:
         return count
 
     def _order_windows_from(self, window: int) -> None:
-        """After a step back of log time, accept windows from this one on, and let them replace published
-        ones."""
+        """After a step back of log time, accept windows from this one on, and replace published ones."""
         for published in self._published.values():
             if published.window > window:
                 published.window = window - 1
@@ -310,8 +308,7 @@ class HostClock:
         return best
 
     def _on_raw(self, name: str, published: _Published, raw_ns: int) -> _Target | None:
-        """Return a clock's published model relative to the raw clock; None if its cross-timestamps do not
-        suffice."""
+        """Return a clock's published model against the raw clock; None if cross-timestamps are too few."""
         local, clock = self._local.get(name), published.record
         if self._lost_raw_ns is not None and published.arrived_raw_ns - self._lost_raw_ns < SETTLE_NS:
             return None  # the record may be of the time before the raw clock stood still
@@ -345,8 +342,7 @@ class HostClock:
         return published.arrived_raw_ns - changed_raw_ns > SETTLE_NS
 
     def _rows(self, raw_ns: int, state: ClockSync) -> dict[str, ClockRow]:
-        """Return the row of each clock: from its record, or from the page's model and local
-        cross-timestamps."""
+        """Return the row of each clock: from its record, or the page's model and local cross-timestamps."""
         rows = {}
         for name in sorted({*self.clocks, *self._local}):
             published = self._published.get(name)
@@ -397,8 +393,7 @@ class HostClock:
         )
 
     def _derived(self, local: _LocalClock, state: ClockSync) -> ClockRow | None:
-        """Return a clock's row computed via the raw clock; it is right even just after a step or a rate
-        change."""
+        """Return a clock's row computed via the raw clock; it is right even just after a step."""
         relation = local.cross_timestamps.newest()
         if relation is None or self._target is None or state == ClockSync.UNSYNCED:
             return None

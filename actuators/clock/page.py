@@ -66,8 +66,7 @@ class ClockRow:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a page. Keys of `clocks` and `nics` do not contain the host's name; `nics` maps a NIC to
-    its clock."""
+    """A page's content. Keys of `clocks` and `nics` omit the host's name; `nics` maps a NIC to its clock."""
 
     state: ClockSync = ClockSync.UNSYNCED
     slewed: SlewedModel = field(default_factory=lambda: SlewedModel(RawClockModel(0, 0, 0.0, 0.0, 0.0, 0.0)))
@@ -155,8 +154,7 @@ def pack(content: Content) -> bytes:
 
 
 def unpack(copy: bytes) -> Content | None:
-    """Decode a copy without its tables, which a new writer does not need. Return None if the copy is
-    corrupt."""
+    """Decode a copy without its tables, which a new writer does not need. Return None if it is corrupt."""
     if zlib.crc32(copy[4 : MODEL.size]) != int.from_bytes(copy[:4], "little"):
         return None
     (
@@ -332,9 +330,7 @@ class PageFile:
         self._writer.write(pack(Content(retired=True)))
 
     def close(self) -> None:
-        """Close the page. The file stays, so readers continue until it expires and a later writer can
-        resume.
-        """
+        """Close the page. The file stays, so readers continue until it expires; a writer can resume."""
         self._writer.close()
         os.close(self._fd)
 

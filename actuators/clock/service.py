@@ -28,8 +28,7 @@ from schemas.stop_request import StopRequest
 _log = logging.getLogger(__name__)
 
 _LEADS_NS: Final = (500_000, 1_500_000, 4_000_000)
-"""Times from now until a new model starts, to leave time to encode it; if one is too short, the next is
-used."""
+"""Times until a new model starts, to leave time to encode it; the next is used if one is too short."""
 _LATE_NS: Final = 5_000
 """Tolerated delay of the write: in this time, two models cannot differ by 1 ns."""
 _TRIES: Final = 20
@@ -103,8 +102,7 @@ class HostPage:
                 self.discipline.step(row, cross_timestamps[clock].clock_ns, now_s)
 
     def _recreate(self) -> None:
-        """Replace a page file that was removed or replaced by others; fabric time continues in the new
-        file."""
+        """Replace a page file that others removed or replaced; fabric time continues in the new file."""
         try:
             file = PageFile(self.host.clock_file, self.host.host, self._settings.readable)
         except OSError as error:
@@ -119,9 +117,7 @@ class HostPage:
         self.file = file
 
     def _write(self) -> None:
-        """Write the page. A new model is written at its start time, so that no reader sees time run
-        backwards.
-        """
+        """Write the page. A new model is written at its start time, so that no time runs backwards."""
         begin_ns = raw_ns()
         if not self.clock.has_new_model(begin_ns):
             content = self.clock.content(begin_ns)

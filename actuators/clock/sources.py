@@ -106,8 +106,7 @@ class PhcDevice:
 
 
 class Sources:
-    """Reads the clocks of one host by name. `unreadable` holds the error of each clock that could not be
-    read."""
+    """Reads the clocks of one host by name. `unreadable` holds the error of each unreadable clock."""
 
     def __init__(self, test_clocks: Mapping[str, TestClockSettings], devices: Path = Path("/dev")) -> None:
         now_ns = time.time_ns()

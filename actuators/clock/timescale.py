@@ -26,8 +26,7 @@ NEAR_NS: Final = 1_500_000_000
 MAX_RESIDUAL_NS: Final = 1_000.0
 MAX_RATE_CHANGE_PPM: Final = 10.0
 MAX_FIRST_RATE_PPM: Final = 1_000.0
-"""Residuals above these limits mean a step or a rate change. The last limit holds while a segment's rate is
-unknown."""
+"""Residuals above these mean a step or a rate change. The last holds while a segment's rate is unknown."""
 MIN_RMS_NS: Final = 2.0
 MAX_EXTRAPOLATION_NS: Final = 400_000_000
 """Time after the last cross-timestamp up to which a relation is extrapolated, ns."""
@@ -45,9 +44,7 @@ class CrossTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A clock relative to the raw clock near a moment: clock = clock_ns + (1 + rate_ppb * 1e-9)(raw -
-    raw_ns).
-    """
+    """A clock against the raw clock near a moment: clock = clock_ns + (1 + rate_ppb * 1e-9)(raw - raw_ns)."""
 
     raw_ns: int
     clock_ns: int
@@ -68,9 +65,7 @@ class CrossTimestamps:
         return self._segment[-1] if self._segment else None
 
     def add(self, cross_timestamp: CrossTimestamp) -> bool:
-        """Add a cross-timestamp that is newer than the last. Return True if the clock stepped or changed
-        its rate.
-        """
+        """Add a newer cross-timestamp. Return True if the clock stepped or changed its rate."""
         last = self.last
         changed = False
         if last is not None:
@@ -100,8 +95,7 @@ class CrossTimestamps:
         return (recent[-1].clock_ns - recent[0].clock_ns - raw_ns) / raw_ns * 1e9
 
     def at_clock(self, clock_ns: int) -> Relation | None:
-        """Return the relation when the clock reads `clock_ns`; None if this segment does not cover that
-        reading."""
+        """Return the relation when the clock reads `clock_ns`; None if this segment does not cover it."""
         fit = self._fit([c.clock_ns - clock_ns for c in self._segment])
         if fit is None:
             return None

@@ -80,9 +80,7 @@ class _PendingCommand:
 
 
 class FlowEndpoints:
-    """All flow endpoints of this machine. It registers its sockets with `selector`, with a callback as
-    data.
-    """
+    """All flow endpoints of this machine. It registers sockets with `selector`, with a callback as data."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Drains and resumes nodes of Slurm by `scontrol`, which reads the file at `SLURM_CONF` or the cluster's
-usual one."""
+"""Drains and resumes Slurm nodes by `scontrol`, which reads the file at `SLURM_CONF` or the usual one."""
 
 from __future__ import annotations
 

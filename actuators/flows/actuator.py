@@ -312,8 +312,7 @@ class FlowActuator:
             self.appliers[kernel.host].seen(key)
 
     def _take_some(self) -> None:
-        """Process a bounded number of queued messages: all config first, and nothing else until the config is
-        complete."""
+        """Process a bounded number of queued messages: nothing else until all config is complete."""
         for _ in range(_MAX_MESSAGES_AT_ONCE):
             while self.command_io.urgent:
                 self._take(self.command_io.urgent.popleft())

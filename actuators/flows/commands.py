@@ -161,8 +161,7 @@ class FlowCommands:
         self._execute(key, flow, Command("PACE", flow.rate_bps or 0, succeed, fail))
 
     def revert(self, key: str, flow: FlowState, reverted_ns: int) -> None:
-        """Undo one action that is older than the order to revert; the order stays queued for further
-        actions."""
+        """Undo one action that is older than the order to revert; the order stays queued for others."""
         path, to_path, decision = self._effector.path_of(key), flow.first_path, flow.moved_by
         if path is None:
             return  # continued once its endpoint announces the flow

@@ -1,5 +1,4 @@
-"""Fencing: prevents decisions of an older policy owner, and older decisions for the same flow, from being
-applied."""
+"""Fencing: rejects decisions of an older policy owner, and older decisions for the same flow."""
 
 from __future__ import annotations
 

@@ -196,8 +196,7 @@ def _links_of(row: FlowFallbacks, path: int) -> list[str] | None:
 
 
 def _losses_after(path: _Path, answered_ns: int | None) -> int:
-    """Return the number of losses of a path after the last answer over a link; at least 1 if some are
-    newer."""
+    """Return the losses of a path after the last answer over a link; at least 1 if any are newer."""
     if not path.loss_streak or path.last_lost_ns is None or path.first_lost_ns is None:
         return 0
     if answered_ns is None or answered_ns < path.first_lost_ns:

@@ -19,8 +19,7 @@ Token = Any
 MOVES: Final = frozenset({FlowAction.REROUTE, FlowAction.RESTORE})
 SECOND_NS: Final = 1_000_000_000
 MAX_LEASE_NS: Final = 600 * SECOND_NS
-"""Longest time for which a rate stays in force without renewal, even if a decision or a stepped clock says
-otherwise."""
+"""Longest time for which a rate stays in force without renewal, whatever a decision or stepped clock says."""
 
 
 class ReportedFields(TypedDict):
@@ -94,8 +93,7 @@ class FlowState:
     moved_by: ReportedFields | None = None
     leases: dict[FlowAction, Lease] = field(default_factory=dict)
     repair_report: ActionReport | None = None
-    """Report of the newest local repair, until the log has stored it. Its outcome is UNKNOWN until the answer
-    arrives."""
+    """The newest local repair's report, until the log stores it. Its outcome is UNKNOWN until answered."""
     busy: bool = False
     """True while a command is unanswered."""
     waiting: deque[tuple[Decision | None, Token]] = field(default_factory=deque)
@@ -193,8 +191,7 @@ class FlowState:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> FlowState:
-        """Return the flow with the state that the former process saved. Raises KeyError, TypeError or
-        ValueError."""
+        """Return the flow with the state of the former process. Raises KeyError, TypeError or ValueError."""
         leases = {kind: Lease(**lease) for kind, lease in state["leases"].items()}
         flow = cls(**{**state, "fence": tuple(state["fence"]), "leases": leases})
         flow.report_restored = flow.unpublished is not None

@@ -21,8 +21,7 @@ FLEET: Final = "fleet"
 AGENT: Final = "agent."
 """Prefix of the ids of results about the agent itself; they say nothing about the host."""
 MIN_SHARE: Final = 0.5
-"""Share of a complete run's results that is needed to show a host's fitness: a run of only some checks says
-little."""
+"""Share of a complete run's results that shows a host's fitness: a run of few checks proves little."""
 MAX_OUTCOMES: Final = 16
 """Largest number of outcomes kept for each check of a host."""
 
@@ -98,8 +97,7 @@ class AuditHistory:
         return sorted(self._outcomes)
 
     def take(self, record: AuditResult, at_ns: int) -> None:
-        """Add a result that the log appended at `at_ns`. It replaces an earlier one of the same run and
-        check."""
+        """Add a result that the log appended at `at_ns`. It replaces one of the same run and check."""
         if self._run not in (None, record["run"]):
             return
         host, check, run = record["host"], record["check"], record["run"]
@@ -140,8 +138,7 @@ class AuditHistory:
             self._runs[host] = {name: run for name, run in runs.items() if run.at_ns >= before_ns}
 
     def fitness(self, host: str, since_ns: int, *, strict: bool = False) -> HostFitness:
-        """Return the fitness of a host from its results since `since_ns`. `strict`: UNKNOWN errors count
-        too."""
+        """Return the fitness of a host by results since `since_ns`. `strict`: UNKNOWN errors count too."""
         outcomes = {
             check: recent
             for check in self._outcomes.get(host, {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
@@ -68,8 +68,7 @@ class Bench(Protocol):
     TARGETS: Mapping[str, Target]
 
     def run(self, progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-        """Measure and return the figures by key; a `quick` run is short and only proves that the bench
-        works."""
+        """Measure and return the figures by key; a `quick` run only proves that the bench works."""
         ...
 
 
@@ -79,7 +78,7 @@ class PartedBench(Protocol):
 
     NAME: str
     TARGETS: Mapping[str, Target]
-    PARTS: Mapping[str, Sequence[str]]
+    PARTS: Mapping[str, Collection[str]]
     """The keys of the figures that each part must return, by the part's name."""
 
     def run(self, progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> Mapping[str, Value]:
@@ -93,8 +92,7 @@ def names() -> list[str]:
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """Return the names of a bench's parts; empty for a bench without parts. Raises the same errors as
-    load."""
+    """Return names of a bench's parts; empty for a bench without parts. Raises the same errors as load."""
     bench = load(name)
     return tuple(bench.PARTS) if isinstance(bench, PartedBench) else ()
 

@@ -216,8 +216,7 @@ def _other_tree(against: str, progress: Progress, keep: Path | None) -> Iterator
 
 
 def _lock_remark(other_tree: Path) -> str:
-    """Return a remark if the lock files of both trees differ, since both then use the same packages; else
-    ''."""
+    """Return a remark if the trees' lock files differ, since both then use the same packages; else ''."""
     if (other_tree / LOCK).read_bytes() == (ROOT / LOCK).read_bytes():
         return ""
     return f"{LOCK} differs: both trees run with the packages of this environment"

@@ -16,12 +16,19 @@ from typing import Final, NamedTuple, Protocol
 from fabrictime.bench import Missing, Progress, Value
 from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient, socket_path
+from fabrictime.testbed.processes.userns import namespaces_allowed
 
 START_S: Final = 180.0
 
 
 class CannotRun(Exception):
     """The fabric cannot run on this machine."""
+
+
+def require_namespaces() -> None:
+    """Raise CannotRun if this machine forbids namespaces."""
+    if (denied := namespaces_allowed()) is not None:
+        raise CannotRun(denied)
 
 
 class RunningFabric(NamedTuple):
@@ -56,6 +63,12 @@ def needs_fabric(keys: Iterable[str]) -> _Decorator:
     return decorate
 
 
+def with_any_ports(settings: str) -> str:
+    """Return the settings, with free ports for services without a table: several products can run."""
+    services = [name for name in ("log", "history", "web") if f"[{name}]" not in settings]
+    return settings + "".join(f"[{name}]\nport = 0\n" for name in services)
+
+
 @contextlib.contextmanager
 def running_fabric(
     progress: Progress, settings: str, minutes: int = 15, start_s: float = START_S
@@ -67,7 +80,7 @@ def running_fabric(
     progress("fabric: starting")
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
         config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
-        config.write_text(settings, encoding="utf-8")
+        config.write_text(with_any_ports(settings), encoding="utf-8")
         options = ["--fleet", "fabric", "--for", f"{minutes}m", "--config", str(config)]
         with running_up(options, data, output, start_s) as bootstrap:
             yield RunningFabric(ControlClient(socket_path(data)), bootstrap, data)

@@ -20,8 +20,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SyntheticClock:
-    """A clock that reads t + offset_ns + drift_ppb * 1e-9 * (t - epoch_ns) at time t (ns since the Unix
-    epoch)."""
+    """A clock that reads t + offset_ns + drift_ppb * 1e-9 * (t - epoch_ns) at t (ns since the Unix epoch)."""
 
     offset_ns: int = 0
     drift_ppb: float = 0.0
@@ -80,8 +79,7 @@ class SyntheticFleet:
         self._header = codec.header(PROBES.record)
 
     def columns(self, name: str, start_ns: int, end_ns: int, pairs_per_path: int) -> ProbeColumns:
-        """Return the next batch of a NIC: `pairs_per_path` coded pairs for each peer and path within [start,
-        end)."""
+        """Return a NIC's next batch: `pairs_per_path` coded pairs per peer and path within [start, end)."""
         nic = self.members[name]
         rng = self._rng
         per_group = 2 * pairs_per_path

@@ -9,30 +9,46 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-from fabrictime.bench import Missing, Progress, Value
+from fabrictime.bench import Missing, Progress, Target, Value
 
-Parts = Mapping[str, Sequence[str]]
+Parts: TypeAlias = Mapping[str, Mapping[str, Target]]
+"""The targets of a bench's figures by part; a part is a module with `measure(progress, quick)`."""
 _Asked = TypeVar("_Asked")
 _Found = TypeVar("_Found")
 
 
+def targets_of(parts: Parts) -> dict[str, Target]:
+    """Return the targets of the figures of all parts."""
+    return {key: target for targets in parts.values() for key, target in targets.items()}
+
+
 def measure_parts(
-    bench: str, parts: Parts, selected: Sequence[str], progress: Progress, quick: bool
+    bench: str,
+    parts: Mapping[str, Collection[str]],
+    progress: Progress,
+    quick: bool = False,
+    selected: Sequence[str] = (),
 ) -> dict[str, Value]:
-    """Measure the `selected` parts, or all if it is empty, one by one in the bench's order; return their
-    figures."""
+    """Measure the `selected` parts, or all if it is empty, one by one in the bench's order; return figures.
+
+    All figures of a part that raises are missing, with the error as their reason. CannotRun is no failure.
+    """
+    from fabrictime.bench._fabric import CannotRun
+
     figures: dict[str, Value] = {}
     for part in parts:
         if not selected or part in selected:
-            measure = import_module(f"{__package__}.{bench}.{part}").measure
             figures.update(dict.fromkeys(parts[part], Missing(f"{part} did not measure it")))
             try:
+                measure = import_module(f"{__package__}.{bench}.{part}").measure
                 figures.update(measure(progress, quick))
+            except CannotRun as reason:
+                figures.update(dict.fromkeys(parts[part], Missing(str(reason))))
             except Exception as error:  # noqa: BLE001  # what other parts took half an hour for is not lost
                 why = f"{part} failed: {type(error).__name__}: {error}".splitlines()[0]
                 progress("".join(traceback.format_exception(error)) + why)

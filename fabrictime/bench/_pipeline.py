@@ -46,8 +46,7 @@ class Service:
             )
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until the process reports READY=1. Raises RuntimeError if it ends before or exceeds the
-        timeout."""
+        """Wait until the process reports READY=1. Raises RuntimeError if it ends or exceeds the timeout."""
         deadline = time.monotonic() + timeout_s
         self._socket.settimeout(0.2)
         while time.monotonic() < deadline:

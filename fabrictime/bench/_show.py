@@ -73,8 +73,7 @@ def run(bench_names: Sequence[str], *, as_json: bool, quick: bool, parts: Sequen
 
 @contextmanager
 def progress_of(name: str, screen: Console) -> Iterator[Progress]:
-    """Yield a function that shows a bench's present step: on a terminal in one changing line, else line by
-    line."""
+    """Yield a function that shows the present step: on a terminal in one changing line, else line by line."""
     with screen.status(f"{name}: starting") as status:
 
         def progress(line: str) -> None:

@@ -131,8 +131,7 @@ def best(work: Callable[[], object], seconds: float) -> float:
 def alternately(
     first: Callable[[], object], second: Callable[[], object], seconds: float
 ) -> tuple[float, float]:
-    """Return the shortest time, s, of each function, called in turns so that both meet the same
-    conditions."""
+    """Return the shortest time, s, of each function, by turns so that all meet the same conditions."""
     shortest = [float("inf"), float("inf")]
     end = time.perf_counter() + 2 * seconds
     while time.perf_counter() < end:

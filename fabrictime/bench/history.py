@@ -332,8 +332,7 @@ def path_delays(now_ns: int) -> dict[str, Any]:
 
 
 def _fill(server: Server, rows: int, progress: Progress) -> int:
-    """Store `rows` rows, of which the newest end now; return the end of the last window, s since the
-    epoch."""
+    """Store `rows` rows, of which the newest end now; return the last window's end, s since the epoch."""
     windows = rows // ROWS_PER_WINDOW
     end_s = int(time.time())
     columns = ", ".join(tables.TABLES[tables.DELAYS].column_names)

@@ -199,8 +199,7 @@ def _last_window(bootstrap: str) -> int:
 
 
 def _messages(bootstrap: str, topics: Sequence[Topic], deadline: float) -> Iterator[Message | None]:
-    """Yield all messages of the topics, from their beginning until the deadline; None while no message is
-    there."""
+    """Yield all messages of the topics, from their beginning until the deadline; None without a message."""
     options = {"queued.max.messages.kbytes": 16 * 1024}
     with TopicReader.open(bootstrap, dict.fromkeys(topics, BEGINNING), options=options) as reader:
         while time.monotonic() < deadline:

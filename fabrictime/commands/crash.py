@@ -37,9 +37,7 @@ def crash_line(error: BaseException, traceback_file: Path | None) -> str:
 
 
 def write_traceback(error: BaseException, arguments: list[str]) -> Path | None:
-    """Write the traceback to a file that only its owner can read, and return its path; None if no file can be
-    written.
-    """
+    """Write the traceback to a file for its owner only, and return its path; None if that fails."""
     try:
         folder = state_directory()[0] / "crashes"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

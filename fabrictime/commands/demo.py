@@ -105,9 +105,7 @@ class Screen:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """While the context is active, show the phase of the tour below its lines, if the output is a
-        terminal.
-        """
+        """While the context is active, show the tour's phase below its lines, if this is a terminal."""
         if not self._console.is_terminal:
             yield
             return

@@ -56,8 +56,7 @@ def refusal(fleet: str, *, own_log: bool) -> str | None:
 
 
 def settings_for(config: Config) -> dict[str, dict[str, Any]]:
-    """Return the settings of an `up` that the tour starts: those of `config`, with links for two
-    processors."""
+    """Return settings of an `up` that the tour starts: those of `config`, with links for two processors."""
     tables = {name: dict(table) for name, table in config.tables.items() if table}
     fabric = tables.setdefault("fabric", {})
     for key in ("host_rate_bps", "fabric_rate_bps"):

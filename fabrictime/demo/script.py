@@ -16,8 +16,7 @@ from schemas.ids import cable_id, end_parts, far_node, natural, near_node
 from schemas.records import Flow, LinkState
 
 PathOf = Callable[[str, str, int, int], list[str]]
-"""A function of source host, destination host, source port and destination port that returns the links of
-such a TCP flow."""
+"""A function of source host, destination host, source port and destination port to a TCP flow's links."""
 
 
 class Fault(StrEnum):
@@ -74,8 +73,7 @@ class FabricUnfit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The testbed's fabric. `hosts` has the leaf of each host's first NIC; `links` are those between
-    switches."""
+    """The testbed's fabric. `hosts` has the leaf of each host's first NIC; `links` join switches."""
 
     hosts: Mapping[str, str]
     links: tuple[str, ...]
@@ -83,8 +81,7 @@ class Fabric:
     """The link from the leaf to the first NIC of each host, by host."""
     rate_bps: int
     parallel: bool
-    """Whether a leaf and a spine share several links, so that the names of switches do not identify a
-    link."""
+    """Whether a leaf and a spine share several links, so that names of switches do not identify a link."""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Fabric:
@@ -129,8 +126,7 @@ class Fabric:
 
 
 def job_spec(fabric: Fabric, job: str, duration_s: float) -> dict[str, Any]:
-    """Return the specification of one of the two jobs: an all-to-all with about a tenth of each host's
-    rate."""
+    """Return the specification of one of two jobs: an all-to-all with about a tenth of each host's rate."""
     ranks = fabric.ranks(job)
     return {
         "kind": "alltoall",
@@ -221,8 +217,7 @@ def meeting_transfers(fabric: Fabric, link: str, path_of: PathOf, draw: Draw) ->
 
 
 def incast_hosts(fabric: Fabric, draw: Draw) -> tuple[str, list[str]]:
-    """Draw the receiver and the senders of an incast; senders are on other leaves if there are enough
-    hosts."""
+    """Draw the receiver and the senders of an incast; senders are on other leaves with enough hosts."""
     receiver, *others = draw.shuffled(sorted(fabric.hosts, key=natural))
     far_first = sorted(others, key=lambda host: fabric.hosts[host] == fabric.hosts[receiver])
     return receiver, far_first[: draw.senders()]
@@ -231,8 +226,7 @@ def incast_hosts(fabric: Fabric, draw: Draw) -> tuple[str, list[str]]:
 def incast_spec(
     fabric: Fabric, receiver: str, senders: Sequence[str], duration_s: float, batch_s: float
 ) -> dict[str, Any]:
-    """Return the testbed's specification of the incast: batches that fill the receiver's link most of the
-    time."""
+    """Return the testbed's specification of the incast: batches that mostly fill the receiver's link."""
     share = len(senders) * _INCAST_CONNECTIONS
     return {
         "kind": "incast",

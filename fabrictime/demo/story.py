@@ -68,8 +68,7 @@ class Event(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of the tour's story. `at_s` is the time since the injection, or None if the line has no
-    time."""
+    """One line of the tour's story. `at_s` is the time since the injection, or None without a time."""
 
     at_s: float | None
     label: str
@@ -78,8 +77,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a fault. `link` is directed, `text` is its readable name, `injected` describes the
-    fault."""
+    """The place of a fault. `link` is directed, `text` its readable name, `injected` describes the fault."""
 
     link: str
     text: str
@@ -132,8 +130,7 @@ class Outcome:
 
     @property
     def is_right(self) -> bool:
-        """Whether the verdict names the planted fault, and no other link, NIC or host was reported as
-        unhealthy."""
+        """Whether the verdict names the planted fault, and no other link, NIC or host was unhealthy."""
         return self.named == "yes" and not self.also_named
 
     @property

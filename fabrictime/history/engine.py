@@ -318,9 +318,7 @@ def _literal(value: str) -> str:
 
 
 def _capped(value: str, maximum: float) -> str:
-    """Return `value` if it is a number above 0 and at most `maximum`, else `maximum`. 0 would mean
-    no limit.
-    """
+    """Return `value` if it is a number above 0 and at most `maximum`, else `maximum`. 0 means no limit."""
     try:
         fits = 0 < float(value) <= maximum
     except ValueError:
@@ -329,9 +327,7 @@ def _capped(value: str, maximum: float) -> str:
 
 
 def _take(directory: Path) -> Any:
-    """Lock the directory and return the lock file. Raises DirectoryInUse with a description of the present
-    owner.
-    """
+    """Lock the directory and return the lock file. Raises DirectoryInUse with the present owner."""
     file = (directory / "lock").open("a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -348,9 +344,7 @@ def _take(directory: Path) -> Any:
 
 
 def _write_config(directory: Path, settings: HistorySettings) -> Path:
-    """Write config.xml and users.xml, and return the path of the first. Without them, chdb would read any
-    ./config.xml.
-    """
+    """Write config.xml and users.xml, return the former's path. Without, chdb reads any ./config.xml."""
     folder = directory / "config"
     folder.mkdir(exist_ok=True, mode=0o700)
     temporary = directory / "tmp"

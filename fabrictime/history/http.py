@@ -308,9 +308,7 @@ def _failed(code: int, text: str, query_id: str) -> web.Response:
 
 
 async def _form_fields(request: web.Request) -> dict[str, str]:
-    """Return the fields of a multipart form. Raises Failure if it has a file, which would be an external
-    table.
-    """
+    """Return the fields of a multipart form. Raises Failure if it has a file, an external table."""
     fields = {}
     async for part in await request.multipart():
         name = getattr(part, "name", None)

@@ -25,13 +25,9 @@ DENIED_CALLS: Final = frozenset(
     {"file", "python", "executable", "executablepool", "fuzzjson", "catboostevaluate", "filecluster", "local"}
 )
 LIMITS: Final = frozenset({"MAX_EXECUTION_TIME", "MAX_MEMORY_USAGE", "MAX_RESULT_BYTES"})
-"""Settings that a reader's statement may not contain. As parameters of a request, they can only be
-lowered.
-"""
+"""Settings that a reader's statement may not contain. Parameters of a request can only lower them."""
 FORBIDDEN_KEYWORDS: Final = frozenset({"OUTFILE", "INFILE", "DIALECT", "APPLY"})
-"""Keywords that no statement may contain. APPLY would call a function without parentheses, past
-`DENIED_CALLS`.
-"""
+"""Keywords that no statement may contain. APPLY calls functions without parentheses, past `DENIED_CALLS`."""
 
 _TOKEN: Final = re.compile(
     r"""
@@ -56,9 +52,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of SQL. `kind` is string, quoted, token or mark; `end` is the position after its last
-    character.
-    """
+    """A token of SQL. `kind` is string, quoted, token or mark; `end` is the position after it."""
 
     kind: str
     text: str
@@ -78,9 +72,7 @@ class Statement:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of `text`, without white space and comments. Raises Refused for syntax that is not
-    plain SQL.
-    """
+    """Yield the tokens of `text` but white space and comments. Raises Refused if it is not plain SQL."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)

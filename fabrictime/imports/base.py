@@ -212,9 +212,7 @@ def _tiers(cables: Iterable[Cable], hosts: set[str]) -> dict[str, Kind]:
 
 
 def kind_of_role(role: str) -> Kind | None:
-    """Return the kind that a role, group or function names, such as `leaf` or `compute`; None if it names
-    none.
-    """
+    """Return the kind of a role, group or function, such as `leaf` or `compute`; None if it names none."""
     return _KIND_OF_ROLE.get(role.strip().lower())
 
 

@@ -39,9 +39,7 @@ FORMATS: Final[dict[str, Format]] = {
 
 
 def format_of(text: str, name: str = "") -> Format:
-    """Return the format called `name`, or without a name the first one that fits the text. Raises
-    BadImport.
-    """
+    """Return the format called `name`, or without one the first that fits the text. Raises BadImport."""
     if name:
         if name not in FORMATS:
             raise BadImport(f"format {name!r}: expected one of {', '.join(FORMATS)}")

@@ -14,9 +14,7 @@ def fits(text: str) -> bool:
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the cables of the host or switch on which the file was written: `hints.host`. Raises
-    BadImport.
-    """
+    """Return the cables of the host or switch that wrote the file: `hints.host`. Raises BadImport."""
     if not hints.host:
         raise BadImport("lldpctl does not name its own host: give --host, or name the file after the host")
     part = Found()

@@ -29,9 +29,7 @@ _COLUMNS: Final = {
     for side in "ab"
     for part, names in (("device", _DEVICE), ("port", _PORT))
 }
-"""Known column names by (side, part), in the form that `_plain` returns; the first one that a file has is
-used.
-"""
+"""Known column names by (side, part), as `_plain` returns them; the first one in a file counts."""
 _KINDS: Final = ("side_{}_type", "termination_{}_type", "type")
 _OTHER: Final = ("power", "console", "circuit", "front", "rear")
 """Types of cable ends that are no interface: a cable to a patch panel ends at no port of a switch or host."""

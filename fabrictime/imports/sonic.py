@@ -16,9 +16,7 @@ KINDS: Final[dict[str, Kind]] = {
     "SpineRouter": "spine",
     "UpperSpineRouter": "core",
 }
-"""SONiC's device type to kind. A LeafRouter is missing: it may be above ToRs, so its distance from the hosts
-decides.
-"""
+"""SONiC's device type to kind. A LeafRouter may be above ToRs: its distance from hosts decides."""
 _SERVERS: Final = ("server", "backendserver", "smartcable")
 _INSIDE: Final = ("asic", "supervisor", "linecard")
 """Types of neighbours that are parts of the same chassis: cables to them are no links of the fabric."""
@@ -32,9 +30,7 @@ def fits(text: str) -> bool:
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the switch's cables. A switch with several ASICs has a table of tables for each. Raises
-    BadImport.
-    """
+    """Return the switch's cables. Several ASICs have a table of tables each. Raises BadImport."""
     content, part, name = json_table(text), Found(), ""
     spaces = [content] if "localhost" not in content else [_table(value) for value in content.values()]
     for space in spaces:

@@ -26,9 +26,7 @@ from fabrictime.log.wire import Api, Fields, Reader, RequestHead
 
 
 class Broker:
-    """Handles the requests of all connections, on one event loop. `address`: the address at which clients
-    reach it.
-    """
+    """Handles requests of all connections, on one event loop. `address`: where clients reach it."""
 
     def __init__(
         self,

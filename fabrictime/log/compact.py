@@ -40,9 +40,7 @@ class Cleaned:
     segment: Segment
     sources: list[Segment]
     is_complete: bool
-    """False if the pass stopped within this file because its memory was full. The next pass must then read
-    its keys again.
-    """
+    """False if the pass stopped in this file for lack of memory. The next pass then reads its keys again."""
 
 
 def clean(

@@ -98,9 +98,7 @@ class Group:
         self.static: dict[str, str] = {}
         """Instance id of a static member to its member id."""
         self.pending: dict[str, asyncio.TimerHandle] = {}
-        """Ids that were given to clients which have not joined with them yet, and the timers that remove
-        them.
-        """
+        """Ids given to clients which have not joined with them yet, and the timers that remove them."""
         self._join_delay_s = join_delay_ms / 1000
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()

@@ -113,9 +113,7 @@ class Partition:
         return segments
 
     def _scan(self, segment: Segment, last: bool) -> None:
-        """Read a segment that was not closed properly, and cut off the bytes after its last
-        complete batch.
-        """
+        """Read a segment that was never closed, and cut off the bytes after its last complete batch."""
         valid = segment.scan(self.producers.note)
         if valid < segment.size:
             log.log(
@@ -258,9 +256,7 @@ class Partition:
         return None
 
     def expire(self, now_ms: int) -> int:
-        """Remove the segments that exceed the topic's retention. Return how many bytes were removed. Raises
-        OSError.
-        """
+        """Remove the segments that exceed the topic's retention. Return the removed bytes. Raises OSError."""
         self.producers.expire(now_ms)
         if not self.config.delete or self.compacting:
             return 0

@@ -29,9 +29,7 @@ _WALK_BYTES: Final = 2 * INDEX_BYTES
 
 
 class Handle:
-    """An open file that is closed when its last reader drops it. So a response can still send a file that was
-    deleted.
-    """
+    """An open file that its last reader closes. So a response can still send a deleted file."""
 
     __slots__ = ("fd",)
 
@@ -83,9 +81,7 @@ class Segment:
         self.end_offset = header.last_offset + 1
 
     def append(self, view: memoryview) -> int:
-        """Write a batch at the end and return its position. Raises OSError; then no part of the batch
-        remains.
-        """
+        """Write a batch at the end and return its position. Raises OSError; then no part remains."""
         position = self.size
         try:
             written = os.pwrite(self.handle.fd, view, position)
@@ -125,9 +121,7 @@ class Segment:
         return None
 
     def range_end(self, position: int, max_bytes: int) -> int:
-        """Return the position up to which to read: complete batches of at most `max_bytes` together, but at
-        least one.
-        """
+        """Return the position up to which to read: complete batches of at most `max_bytes`, at least one."""
         limit = position + max_bytes
         if limit >= self.size:
             return self.size
@@ -152,9 +146,7 @@ class Segment:
         return None
 
     def save_meta(self, producers: list[Any]) -> None:
-        """Write the index and the producers' state to `meta_path`, so that the next start need not read the
-        segment.
-        """
+        """Write the index and the producers' state to `meta_path`, to spare the next start a read."""
         state = {
             "size": self.size,
             "end_offset": self.end_offset,
@@ -185,9 +177,7 @@ class Segment:
         return producers if isinstance(producers, list) else []
 
     def load_meta(self) -> list[Any] | None:
-        """Load the index from `meta_path` and return the producers' state; None if the file is missing or
-        does not match.
-        """
+        """Load the index from `meta_path`, return producers' state; None if the file is missing or wrong."""
         try:
             state = json.loads(self.meta_path.read_bytes())
             if state["size"] != self.size or not len(state["offsets"]) == len(state["positions"]) == len(

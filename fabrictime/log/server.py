@@ -274,9 +274,7 @@ class Connection:
 
 
 class LogServer:
-    """The broker with its listening socket. `start` opens and `stop` closes everything. Lives on one event
-    loop.
-    """
+    """The broker with its listening socket. `start` opens and `stop` closes everything. On one event loop."""
 
     def __init__(self, settings: LogSettings, now_ms: Callable[[], int] | None = None) -> None:
         """`now_ms` returns append time; by default an `AppendClock`."""
@@ -474,9 +472,7 @@ async def _serve(settings: LogSettings) -> int:
 
 
 async def _report_space(store: Store, notify: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Report to the service manager, until `stop` is set, whether messages are refused because the disk is
-    full.
-    """
+    """Report to the service manager, until `stop` is set, if a full disk makes it refuse messages."""
     is_full = False
     while not stop.is_set():
         if bool(store.no_space) != is_full:

@@ -47,14 +47,10 @@ class TopicLog:
 
 
 class DirectoryLock:
-    """An exclusive lock on a directory; its file says who holds it. It ends with the process, however that
-    ends.
-    """
+    """An exclusive lock on a directory; its file says who holds it. It ends with the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises AlreadyRunning if another process holds it, OSError if the directory is not
-        writable.
-        """
+        """Take the lock. Raises AlreadyRunning if another process holds it, OSError if it is not writable."""
         path = directory / "lock"
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # The directory is locked too: a file that somebody removed locks nothing for the next process.
@@ -81,9 +77,7 @@ class Store:
     """Every topic of one directory. Opening it takes the lock and recovers. Not thread-safe."""
 
     def __init__(self, settings: LogSettings, now_ms: Callable[[], int] | None = None) -> None:
-        """Open the directory. Raises AlreadyRunning, OSError, or ValueError for a topic folder that it cannot
-        read.
-        """
+        """Open the directory. Raises AlreadyRunning, OSError, or ValueError for a bad topic folder."""
         self.settings = settings
         self.now_ms = AppendClock() if now_ms is None else now_ms
         self.directory = settings.directory
@@ -273,9 +267,7 @@ class Store:
         return self._no_space
 
     def check_space(self) -> None:
-        """Check the file system's free space, and refuse or accept messages accordingly. Each change is
-        logged in one line.
-        """
+        """Check the file system's free space, and refuse or accept messages. Log each change in one line."""
         state = os.statvfs(self.directory)
         free = state.f_bavail * state.f_frsize
         self._space_bytes_left = _CHECK_SPACE_BYTES

@@ -170,9 +170,7 @@ class RequestHead(NamedTuple):
 
 
 class Reader:
-    """Reads big-endian fields from a buffer. Every method raises MalformedRequest if there are too
-    few bytes.
-    """
+    """Reads big-endian fields from a buffer. All methods raise MalformedRequest for too few bytes."""
 
     __slots__ = ("position", "view")
 
@@ -246,9 +244,7 @@ def decode(api: Api, version: int, body: bytes) -> Fields:
 
 
 def encode(api: Api, version: int, fields: Mapping[str, Any]) -> bytes:
-    """Return a response's body as bytes. Fields that this version lacks are left out; the throttle time is
-    always 0.
-    """
+    """Return a response's body as bytes. It lacks fields that the version lacks; throttle time is 0."""
     schema = LAYOUTS[api][version].response
     return bytes(schema.encode(_ordered(schema, fields)))
 

@@ -49,9 +49,7 @@ class _Comparison(NamedTuple):
 
 
 def slow_transfers(every: Sequence[Operation], out: Observations) -> Iterator[Explanation]:
-    """Yield the ranks, and their NICs and hosts, over which operations take longer; the first that is
-    found.
-    """
+    """Yield the ranks, and their NICs and hosts, over which operations take longer; the first only."""
     for of_group in by_group(every).values():
         ratios = _slow_ranks(of_group) if begin_together(of_group) else {}
         if ratios:

@@ -15,9 +15,7 @@ SHOWN: Final = 8
 
 
 class Explanation(NamedTuple):
-    """One verdict with its culprits, most specific first, and why. `missing` names data that would say
-    more.
-    """
+    """One verdict with its culprits, most specific first, and why. `missing` names lacking data."""
 
     verdict: str
     culprits: tuple[str, ...]
@@ -67,9 +65,7 @@ def whole_hosts(ranks: Iterable[int], out: Observations) -> list[str]:
 
 
 def culprits_of(ranks: Iterable[int], out: Observations) -> tuple[str, ...]:
-    """Return culprits for ranks: a host whose ranks are all among them first, then ranks, then their
-    hosts.
-    """
+    """Return culprits for ranks: hosts whose ranks are all among them, then ranks, then their hosts."""
     numbers = sorted(set(ranks))
     complete = whole_hosts(numbers, out)
     covers_all = bool(complete) and all(out.host_of(rank) in complete for rank in numbers)

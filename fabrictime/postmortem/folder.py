@@ -1,6 +1,4 @@
-"""Reads all files of a folder that have a known form, within bounds. Damaged files are listed, never
-raised.
-"""
+"""Reads all files of a folder that have a known form, within bounds. It lists damaged files."""
 
 from __future__ import annotations
 

@@ -26,9 +26,7 @@ class Group(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A collective operation in a Flight Recorder dump. Times are the host's system clock, ns; 0 if
-    unknown.
-    """
+    """A collective operation in a Flight Recorder dump. Times are of the host's clock, ns; 0 if unknown."""
 
     rank: int
     group: Group
@@ -111,9 +109,7 @@ class Failure(NamedTuple):
 
 
 class Timeout(NamedTuple):
-    """A watchdog's line about an operation that takes too long. Unknown numbers are -1. `place` is the rank
-    within the group.
-    """
+    """A watchdog's line about a late operation. Unknown numbers are -1. `place`: the rank in the group."""
 
     rank: int
     group: str

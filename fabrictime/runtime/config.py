@@ -225,9 +225,7 @@ class Config:
         )
 
     def checked(self, name: str) -> BaseModel:
-        """Return the checked model of a table; keys that it does not set get the shared values. Raises
-        ConfigError.
-        """
+        """Return the checked model of a table; its missing keys get shared values. Raises ConfigError."""
         model = model_of(name)
         table_values = self.filled(name, self.tables.get(name, {}))
         for path in dict.fromkeys(full.rpartition(".")[0] for full in SHARED):
@@ -242,9 +240,7 @@ class Config:
             raise ConfigError("\n".join(lines), follows=not own) from None
 
     def filled(self, path: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a table's values, with the shared values for keys that it does not set. `path`: the table's
-        full name.
-        """
+        """Return a table's values, with shared values for keys that it lacks. `path`: its full name."""
         with_shared = dict(values)
         for full, source in SHARED.items():
             table, _, key = full.rpartition(".")
@@ -328,9 +324,7 @@ def _unknown_tables(source: str, tables: Mapping[str, Any]) -> Iterator[str]:
 
 
 def short(value: object) -> str:
-    """Return a value in the form for error messages: on one line, at most 200 characters, without
-    passwords.
-    """
+    """Return a value as in error messages: on one line, at most 200 characters, without passwords."""
     try:
         text = repr(value)
     except ValueError:  # more digits than Python prints
@@ -359,9 +353,7 @@ def _holds(table: Mapping[str, Any], path: Sequence[Any]) -> bool:
 def _lines(
     source: str, table: str, model: type[BaseModel], error: ValidationError, own: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield a line for each wrong key. If some of them are in `own`, the file's own keys, only these get a
-    line.
-    """
+    """Yield a line for each wrong key. If some are in `own`, the file's own keys, only these count."""
     schema = model.model_json_schema()
     for error_details in error.errors(include_url=False):
         if own and error_details["loc"] not in own:

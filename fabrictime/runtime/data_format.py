@@ -1,6 +1,4 @@
-"""Marks the folders of log and history with the format of their data. Folders with data of another format are
-renamed.
-"""
+"""Marks the folders of log and history with their data's format. Folders of another format are renamed."""
 
 from __future__ import annotations
 

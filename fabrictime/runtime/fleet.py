@@ -34,9 +34,7 @@ SIM: Final = "sim"
 
 
 def loopback_nics(count: int) -> list[NicSettings]:
-    """Return `count` NICs on 127.0.0.1 and the following addresses, each of its own host. All share the
-    machine's clock.
-    """
+    """Return `count` NICs from 127.0.0.1 on, each of its own host. All share the machine's clock."""
     return [
         NicSettings(host=f"lo{number}", device="lo", address=f"127.0.0.{number}", shard="loopback")
         for number in range(1, count + 1)
@@ -91,9 +89,7 @@ def sim_settings(fleet: str) -> dict[str, Any] | None:
 
 
 def sim_nics(settings: SimSettings) -> list[NicSettings]:
-    """Return the NICs of the simulated fleet with their clocks, including only what a reader of its topics
-    can know.
-    """
+    """Return the NICs of the simulated fleet with their clocks, only with data of its topics."""
     from producers.sim.setup import draw_clocks, fleet_of  # heavy: not before a fabric is entered
     from producers.sim.workload import address_of
 
@@ -178,9 +174,7 @@ _EXPECTED: Final = {
 
 
 def _check_distinct(path: Path, nics: Sequence[NicSettings]) -> None:
-    """Raise ConfigError for a NIC or an address that is listed twice. Shards may reuse addresses, as no probe
-    crosses them.
-    """
+    """Raise ConfigError for a NIC or an address that is listed twice. Shards may share addresses."""
     names: set[str] = set()
     at: dict[tuple[str, str], str] = {}
     for nic in nics:
@@ -209,9 +203,7 @@ def local_fleet(config: Config) -> Path:
 
 
 def clock_pages(config: Config) -> Path:
-    """Return the folder of the clock pages that `up` keeps. It has one page per host, named after
-    the host.
-    """
+    """Return the folder of the clock pages that `up` keeps. It has a page per host, named after it."""
     return config.up.data_directory / "run" / "clock"
 
 

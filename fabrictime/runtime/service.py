@@ -241,9 +241,7 @@ of a processor, so it is done before entering that class.
 
 
 def load_all(name: str, path: Path | None) -> Config:
-    """Return the settings. Also load the code of service `name` and check its table, if `LOADED` has the
-    service.
-    """
+    """Return the settings. Load the code of service `name` and check its table if it is in `LOADED`."""
     from fabrictime.runtime.config import load
 
     config = load(path)

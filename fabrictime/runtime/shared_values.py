@@ -1,6 +1,4 @@
-"""Values that several tables of the settings share. Each is set in one place and filled in if another table
-lacks it.
-"""
+"""Values that several tables of the settings share. Each is set once and filled in where a table lacks it."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ def _file(path: str, text: str = "") -> Source:
 
 
 def _sim_timeout_ms(config: Config) -> Any:
-    """Return the probers' timeout, but at most `SIM_TIMEOUT_MAX_MS`. A value that is no number stays, for the
-    model to refuse.
-    """
+    """Return the probers' timeout, but at most `SIM_TIMEOUT_MAX_MS`. The model refuses non-numbers."""
     timeout_ms = config.value("probes", "timeout_ms")
     return min(SIM_TIMEOUT_MAX_MS, timeout_ms) if isinstance(timeout_ms, int | float) else timeout_ms
 

@@ -22,9 +22,7 @@ from producers.boot import boot_id
 
 STATE_FILE: Final = "run/state.json"
 MAX_AGE_S: Final = 15.0
-"""Age of the state, s, above which `up` itself hangs. It writes the state each second, on a full disk every
-10 s.
-"""
+"""Age of the state, s, above which `up` itself hangs. It writes each second, on a full disk every 10 s."""
 LOCK_FILE: Final = "run/lock"
 
 

@@ -35,14 +35,10 @@ failed child should be replaced.
 """
 
 REFUSED_DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0)
-"""The same pauses after `CONFIG_EXIT`, longer, because its cause seldom ends soon and each start
-costs CPU.
-"""
+"""The same pauses after `CONFIG_EXIT`, longer, because its cause seldom ends and each start costs CPU."""
 
 START_ATTEMPTS: Final = 5
-"""Number of failed starts of a child that was never ready, after which the other children start
-without it.
-"""
+"""Number of failed starts of a child that was never ready, after which others start without it."""
 
 STEADY_S: Final = 10.0
 """Time for which a child must be ready so that its restart pauses begin with the shortest again, s."""
@@ -74,9 +70,7 @@ class State(StrEnum):
 
 
 class ChildFailed(Exception):
-    """An essential child or a step failed at the start. The message is one line; `tail` holds the last lines
-    of its output.
-    """
+    """An essential child or a step failed at the start. The message is a line; `tail` ends its output."""
 
     def __init__(self, name: str, why: str, tail: Sequence[str] = ()) -> None:
         super().__init__(f"{name}: {why}")
@@ -86,9 +80,7 @@ class ChildFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process to run. It reports READY=1 through NOTIFY_SOCKET. `needs` names the nodes that must be ready
-    before it starts.
-    """
+    """A process that reports READY=1 through NOTIFY_SOCKET. `needs` names nodes that must be ready before."""
 
     name: str
     argv: tuple[str, ...]
@@ -102,16 +94,12 @@ class Child:
     process would wait as well.
     """
     essential: bool = False
-    """Whether nothing can start without it: if it does not become ready, the start is aborted with its
-    reason.
-    """
+    """Whether nothing can start without it: if it does not become ready, the start ends with its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Work to do once, after some children and before others, such as creating topics. Raises the errors of
-    `run`.
-    """
+    """Work once, after some children and before others, such as new topics. Raises the errors of `run`."""
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -164,9 +152,7 @@ class _Node:
         """Set when the node became ready or failed for the first time: nodes that need it then start."""
         self.status = ""
         self.fault: str | None = None
-        """The reason why it does not work, in one line: its own report, or why it last ended. None if it
-        works.
-        """
+        """The reason why it does not work, in one line: its report, or why it ended. None if it works."""
         self.reported_fault: str | None = None
         """The present process's own report (X_FAULT)."""
         self.starts = 0
@@ -267,9 +253,7 @@ class Supervisor:
                 stop.add_done_callback(self._stops.discard)
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """Return a JSON-ready row for each child: name, pid, state, status, fault, age_s, restarts,
-        last_exit.
-        """
+        """Return a JSON-ready row per child: name, pid, state, status, fault, age_s, restarts, last_exit."""
         now_s = time.monotonic()
         return [
             {

@@ -8,9 +8,7 @@ from schemas.kafka.settings import KafkaSettings
 
 
 def create(cluster: KafkaSettings, config: Config) -> list[str]:
-    """Create the topics that the settings describe, or check existing ones. Returns one line per topic.
-    Raises TopicsError.
-    """
+    """Create the topics of the settings, or check existing ones. Returns a line each. Raises TopicsError."""
     return create_topics(
         cluster,
         partitions=config.log.partitions,

@@ -14,9 +14,7 @@ from schemas.records import ActionOutcome, ActionReport, Decision, ReasonKind
 
 NS_PER_S: Final = 1_000_000_000
 SETTLED_NS: Final = SIDE_NS + 3 * NS_PER_S
-"""Age from which an action's effect no longer changes, ns: the compared interval after it, and the delay of
-late reports.
-"""
+"""Age, ns, from which an action's effect is final: the compared interval, and the delay of late reports."""
 ANSWER_NS: Final = NS_PER_S
 """How long after a decision's expiry a report may still answer it, ns."""
 
@@ -71,9 +69,7 @@ class ActionEntry:
     how: str
     took_ns: int | None
     done_ns: int | None
-    """Time at which the actuator carried the decision out or refused it, in fabric time; None if it has not
-    yet.
-    """
+    """Time at which the actuator carried the decision out or refused it, in fabric time; None if not yet."""
     detail: str
     expires_at_ns: int | None
     effect: Effect = NO_EFFECT
@@ -104,9 +100,7 @@ def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list
 def with_effects(
     action_entries: Iterable[ActionEntry], state: ActionState, now_ns: int, limit: int = 1 << 30
 ) -> list[ActionEntry]:
-    """Return the first `limit` entries with their effects. An effect ends at the flow's next
-    executed action.
-    """
+    """Return the first `limit` entries with their effects. An effect ends at the flow's next action."""
     listed = list(action_entries)
     done_times: dict[str, list[int]] = {}
     for entry in listed:

@@ -21,9 +21,7 @@ ACTIONS_LIMIT: Final = "peak actions within a second, last minute"
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """How much of a limit is used: flows that a shard moved within a minute, or a host's actions within a
-    second.
-    """
+    """Use of a limit: flows that a shard moved within a minute, or a host's actions within a second."""
 
     name: str
     limit: str
@@ -97,9 +95,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """Paced flows as (flow, rate, limit), the lowest limit first, and the slices of the tenants that have
-    one.
-    """
+    """Paced flows as (flow, rate, limit), the lowest limit first, and slices of tenants that have one."""
 
     paced: list[tuple[str, float, int]]
     slices: list[Slice]

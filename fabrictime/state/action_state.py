@@ -81,9 +81,7 @@ class _KeyConfig:
 
 
 class ActionState:
-    """The newest decisions, reports, suppressed actions and configs. Records must be added in partition
-    order.
-    """
+    """The newest decisions, reports, suppressed actions and configs. Add records in partition order."""
 
     def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
         self.flow_history = FlowHistory(decode_flows, raw_ns)
@@ -115,9 +113,7 @@ class ActionState:
             self._take_cycles(record)
 
     def _report_key(self, report: ActionReport) -> str:
-        """Return the key under which a report is kept. A restarted actuator numbers its local repairs from
-        the start again.
-        """
+        """Return the key under which a report is kept. A restart resets numbers of local repairs."""
         name = report["decision_id"]
         previous = self.reports.get(name, {}).get(ActionOutcome.LOCAL_REPAIR)
         if (

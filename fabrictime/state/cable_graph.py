@@ -60,9 +60,7 @@ def _text(end: End) -> str:
 
 
 class CableGraph:
-    """Numbers cables. Cable c has link 2c, which starts at the end whose id sorts first, and link 2c + 1 in
-    return.
-    """
+    """Numbers cables. Cable c has link 2c, which starts at the first id, and link 2c + 1 in return."""
 
     def __init__(self) -> None:
         self.version = 0

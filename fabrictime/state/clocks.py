@@ -22,9 +22,7 @@ MAX_AGE_S: Final = 10.0
 """Age of the newest window above which it is out of date and a check fails, s."""
 
 MAX_AHEAD_S: Final = 1.0
-"""How far in the future a window's append time may be before the window is no evidence and a check
-fails, s.
-"""
+"""How far in the future a window's append time may be before it is no evidence and a check fails, s."""
 
 ANNOUNCED_S: Final = 95.0
 """Time without an announcement after which a NIC is no longer expected to be in a window, s; NICs announce
@@ -32,9 +30,7 @@ themselves every 30 s.
 """
 
 STATES: Final = ("ABSENT", "UNSYNCED", "HOLDOVER", "SYNCED")
-"""States of a clock, the worst first. ABSENT: its NICs announce themselves, but the newest window does not
-contain it.
-"""
+"""States of a clock, the worst first. ABSENT: announced by its NICs, but not in the newest window."""
 _WINDOWS_KEPT: Final = 4
 RETURN_WINDOWS: Final = 5
 """Number of windows within which a clock that stepped is usually measured again and reported as NEW."""
@@ -68,9 +64,7 @@ class ClockLine:
 
 @dataclass(frozen=True, slots=True)
 class SuspectLine:
-    """A pair whose path looks asymmetric. `weight`: the share of the pair's weight that the solver kept, 0 to
-    1.
-    """
+    """A pair whose path looks asymmetric. `weight`: share of the weight that the solver kept, 0 to 1."""
 
     shard: str
     prober: str

@@ -16,9 +16,7 @@ from schemas.log_time import is_log_time_wrong
 from schemas.units import seconds_text
 
 FRESH_S: Final = 5.0
-"""Time without an advance after which a source's evidence is missing, s: five times the usual period of every
-source.
-"""
+"""Time without an advance after which a source's evidence is missing, s: five of any source's periods."""
 
 
 class Source(StrEnum):
@@ -70,9 +68,7 @@ class Verdict:
         return self.is_checked and not self.missing
 
     def claim(self, text: str) -> str:
-        """Return `text`, a statement about health; without fresh evidence, return a line that says what is
-        missing.
-        """
+        """Return `text`, a statement about health; without fresh evidence, a line with what is missing."""
         return text if self.is_fresh else f"H{self.line[1:]}"
 
     @property
@@ -143,9 +139,7 @@ class EvidenceAges:
         return False
 
     def set_age_at_start(self, source: Source, age_s: float) -> None:
-        """Set the age, by log time, that a source's last record had when reading began. It only appears in
-        texts.
-        """
+        """Set the age, by log time, of a source's last record when reading began. It is for texts."""
         self._positions[source].age_at_start_s = max(0.0, age_s)
 
     def fail(self, reason: str, now_s: float) -> None:

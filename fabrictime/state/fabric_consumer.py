@@ -70,9 +70,7 @@ BATCH: Final = 2_000
 WAIT_S: Final = 0.05
 FETCH_WAIT_MS: Final = 100
 FETCH_BYTES: Final = 1 << 16
-"""A fetch waits for this many bytes, at most `FETCH_WAIT_MS`, because small fetches cost the log and this
-process most.
-"""
+"""A fetch waits for this many bytes, at most `FETCH_WAIT_MS`, because small fetches cost most."""
 ASSIGN_TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 2.0
 """Interval between two checks for topics that do not exist yet."""

@@ -148,9 +148,7 @@ class FabricState:
         self._contention_ns = 0
         self._plan: tuple[tuple[int, int, int, bool], Plan] | None = None
         self._queues_expire_ns: int | None = None
-        """Time at which the plan must change because a cable is drawn only for its queues; None if there is
-        none.
-        """
+        """Time at which the plan must change for a cable drawn only for its queues; None if there is none."""
 
     # ----------------------------------------------------------------------------------------------- writing
 
@@ -213,9 +211,7 @@ class FabricState:
         self._received = append_ns, time.monotonic()
 
     def _take_nic(self, key: str, record: records.Nic | None) -> bool:
-        """Add a NIC's announcement. Return whether it changed anything, because NICs are announced
-        repeatedly.
-        """
+        """Add a NIC's announcement. Return whether it changed anything, because NICs repeat it."""
         if record is None:
             if self.nics.pop(key, None) is None:
                 return False

@@ -14,9 +14,7 @@ from schemas.log_time import STEP_NS
 from schemas.records import Flow, FlowReports, FlowState
 
 KEPT_NS: Final = 5_000_000_000
-"""How long messages are kept, ns: a host reports everything each second, so older reports describe flows that
-are gone.
-"""
+"""How long messages are kept, ns: a host reports all each second, so older reports describe closed flows."""
 MAX_BYTES: Final = 128 * 1024 * 1024
 MAX_HOSTS: Final = 65_536
 

@@ -42,9 +42,7 @@ class Sample(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """A flow's mean rate and round-trip time before and after an action; None if no report covers
-    that side.
-    """
+    """A flow's mean rate and round-trip time before and after an action; None without a report."""
 
     before_bps: float | None = None
     after_bps: float | None = None
@@ -125,9 +123,7 @@ class FlowHistory:
         self._watched[host] = FOREVER_NS
 
     def _has_capacity(self) -> bool:
-        """Return whether one more host can be watched. If there are too many, first remove those whose watch
-        has ended.
-        """
+        """Return whether one more host can be watched. If too many, first remove ended ones."""
         if len(self._watched) >= MAX_WATCHED:
             self._watched = {host: end for host, end in self._watched.items() if end >= self._newest_ns}
         return len(self._watched) < MAX_WATCHED
@@ -188,9 +184,7 @@ def _links(samples: Sequence[Sample]) -> Links:
 
 
 def _changed_links(before: Links, after: Links) -> tuple[Links, Links]:
-    """Return the links that a flow left, and those that it entered; both are empty if one of the routes is
-    not known.
-    """
+    """Return the links that a flow left, and those that it entered; both empty if a route is unknown."""
     if not before or not after:
         return (), ()
     left = dict.fromkeys(link for link in before if link not in after)

@@ -25,9 +25,7 @@ MAX_BYTES: Final = 96 * 1024 * 1024
 dropped, but their figures stay.
 """
 MAX_EARLIER: Final = 16
-"""How many intervals back ranks and flows are searched; they are published once a minute, which has 12
-intervals.
-"""
+"""How many intervals back ranks and flows are searched; they appear once a minute, in 12 intervals."""
 SILENT_NS: Final = 30_000_000_000
 """Time without a diagnosis after which a job has ended, ns."""
 
@@ -54,9 +52,7 @@ class Interval(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A job: the head of its newest diagnosis, its intervals in order of time, and messages by the interval's
-    key.
-    """
+    """A job: the head of its newest diagnosis, its intervals by time, and messages by interval key."""
 
     head: Mapping[str, Any]
     intervals: list[Interval] = field(default_factory=list)
@@ -126,9 +122,7 @@ class JobState:
             self._bytes -= largest.drop(next(iter(largest.messages)))
 
     def message(self, name: str, key: str | None = None) -> tuple[str, bytes] | None:
-        """Return the key and the message of an interval (`key` None: of the newest); None if it is not in
-        memory.
-        """
+        """Return the key and the message of an interval (`key` None: of the newest); None if forgotten."""
         job = self.jobs.get(name)
         if job is None:
             return None

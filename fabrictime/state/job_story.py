@@ -19,9 +19,7 @@ from schemas.units import bps_text, delay_text, percent_text
 HEAD: Final = "bound_ns"
 """Last field of a record's head."""
 PARTS: Final = ("time_splits", "flows")
-"""Fields with the parts by rank and by flow. While the verdict does not change, only one record a minute has
-them.
-"""
+"""Fields of the parts by rank and flow. While the verdict does not change, one record a minute has them."""
 MAX_SEARCHED: Final = 64
 """Largest number of records that are decoded to find the parts for another one; a minute has 12 records."""
 SPLITS: Final = (
@@ -155,9 +153,7 @@ def shares(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def outliers(flows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float]]:
-    """Return (flow, median delay of all flows in ns) for each flow that is far slower than the others, the
-    slowest first.
-    """
+    """Return (flow, median delay of all flows in ns) for each far slower flow, the slowest first."""
     timed_flows = [flow for flow in flows if flow["delay_ns"] is not None]
     if len(timed_flows) < 3:
         return []
@@ -281,9 +277,7 @@ def _crossed(run: Mapping[str, Any]) -> list[str]:
 
 
 def _shifts(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> list[tuple[str, float, float]]:
-    """Return (name, share in the slow run, share in the fast run) of each part of the time whose
-    share grew.
-    """
+    """Return (name, share in the slow run, share in the fast run) of each part of time that grew."""
     now, before = shares(slow), shares(fast)
     if not now or not before:
         return []

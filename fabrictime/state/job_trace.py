@@ -21,9 +21,7 @@ SPLITS: Final = (
     ("network_late_ns", "network"),
     ("flush_ns", "flush"),
 )
-"""Parts of an operation, in the order in which the trace draws them. Their true order within it is not
-recorded.
-"""
+"""Parts of an operation, in the order in which the trace draws them. Their true order is not known."""
 JOB, LINKS, FIRST_RANK = 1, 2, 10
 """Process ids in the trace: of the job, of the links, and of the first rank."""
 CHAKRA_VERSION: Final = "0.0.4"
@@ -69,9 +67,7 @@ def _place(record: CollectiveBatch) -> Place:
 
 
 def operations_of(records: Iterable[CollectiveBatch]) -> Iterator[tuple[CollectiveBatch, int, Any]]:
-    """Yield (record, index, operation), each operation once, although one that was running is published again
-    at its end.
-    """
+    """Yield (record, index, operation), each once, although running ones are published again at their end."""
     operation_by_identity: dict[Any, tuple[CollectiveBatch, int, Any]] = {}
     for record in records:
         for index, operation in enumerate(record["operations"]):

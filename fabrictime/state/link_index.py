@@ -25,9 +25,7 @@ _Int32s = NDArray[np.int32]
 
 
 class PathOnLink(NamedTuple):
-    """A path that crosses a link. `answer`: the packets are `nic`'s answers to `peer`'s probes on
-    that path.
-    """
+    """A path that crosses a link. `answer`: packets are `nic`'s answers to `peer`'s probes on it."""
 
     nic: str
     peer: str
@@ -70,9 +68,7 @@ class LinkIndex:
         return self._pair_counts.get(number, 0)
 
     def is_doubted(self, number: int) -> bool:
-        """Return whether only one NIC reports a link's cable, while others report another cable at the same
-        port.
-        """
+        """Return whether only one NIC reports a link's cable, while others report another at its port."""
         doubted = self._votes.doubted
         return bool(doubted) and self._cable_graph.cable(number) in doubted
 

@@ -24,18 +24,14 @@ from schemas.validation import is_window_consistent
 
 RECENT_S: Final = 5.0
 DELAYS_SHARE: Final = 0.2
-"""Share of one processor that decoding of path delays may take. If that is too little, some NICs are left out
-each second.
-"""
+"""Share of one processor that decoding of path delays may take. Beyond it, some NICs are left out."""
 FETCH_WAIT_MS: Final = 250
 FETCH_BYTES: Final = 1 << 20
 _BURST_S: Final = 0.5
 _REMEMBERED: Final = 100_000
 _RECORD_NS: Final = 1_000_000_000
 MAX_LATE_MS: Final = 3_600_000.0
-"""How far a window's end may be from its append time, ms. A record beyond that is old or wrong and does not
-count as late.
-"""
+"""How far a window's end may be from its append time, ms. Beyond it, a record is old or wrong, not late."""
 
 
 @dataclass(slots=True)
@@ -77,9 +73,7 @@ class PathView:
 
 @dataclass
 class View:
-    """Everything received since the view began. One thread adds records; others read while they
-    hold `lock`.
-    """
+    """Everything received since the view began. One thread adds records; others read under `lock`."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     nics: dict[str, NicView] = field(default_factory=dict)
@@ -171,9 +165,7 @@ class View:
 
 
 class Share:
-    """Limits work to a share of the time, after an initial burst. Pure: callers pass the monotonic
-    time in s.
-    """
+    """Limits work to a share of the time, after an initial burst. Pure: callers pass monotonic s."""
 
     def __init__(self, share: float) -> None:
         self._share = share

@@ -80,9 +80,7 @@ class QueueHistory:
         self._points = 0
         self._newest: dict[int, QueueDepth] = {}
         self._folds: dict[str, tuple[int, int]] = {}
-        """Shard to (start of its newest window of several slots, number of slots that were combined into
-        one).
-        """
+        """Shard to (start of its newest window of several slots, number of combined slots)."""
 
     @property
     def fold(self) -> int:

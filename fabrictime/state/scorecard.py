@@ -27,9 +27,7 @@ Reading = Callable[[int], int]
 
 
 def true_ns(reading: Reading, clock_ns: int) -> int:
-    """Return the time of the machine's clock at which a clock read `clock_ns`. Their rates may differ by up
-    to 1000 ppm.
-    """
+    """Return the machine's time at which a clock read `clock_ns`. Rates differ by at most 1000 ppm."""
     moment = clock_ns
     for _ in range(4):
         moment += clock_ns - reading(moment)
@@ -126,9 +124,7 @@ def _truth(synced: Mapping[str, ClockView], readings: Mapping[str, Reading]) -> 
 
 
 def ask_history(url: str, user: str, password_file: Path | None) -> dict[str, Any]:
-    """Count the rows of path delays of the last seconds in the history. The result has `ok`, and `error` if
-    that failed.
-    """
+    """Count the rows of path delays of the last seconds in the history. It has `ok`, or `error`."""
     since = f"now64(9) - INTERVAL {ROWS_WITHIN_S} SECOND"
     sql = f"SELECT count() FROM fabrictime.delays WHERE window_start > {since}"
     try:

@@ -1,6 +1,4 @@
-"""Reads the simulated time of a log's fleet from the whole inventory. With one real NIC, the fleet is not
-simulated.
-"""
+"""Reads the simulated time of a log's fleet from the whole inventory. One real NIC makes it real."""
 
 from __future__ import annotations
 

@@ -44,9 +44,7 @@ TIERS: Final = ("host", "leaf", "spine", "core")
 
 @dataclass(frozen=True, slots=True)
 class CableLine:
-    """A cable with its rate. `up` and `down` are the numbers of paths that cross it away from the hosts and
-    towards them.
-    """
+    """A cable with its rate. `up` and `down` are the numbers of its paths away from and towards hosts."""
 
     cable: str
     lower: str

@@ -187,11 +187,9 @@ class MeshSolution:
     """Weighted robust least squares of x[b] - x[a] = value and x = prior over P edges and n nodes."""
 
     x: Float64s
-    """[n] in the unit of `value`; of a part without a prior the mean, weighted by the nodes' information, is
-    0."""
+    """[n] in the unit of `value`; of a part without a prior the mean, by the nodes' information, is 0."""
     sigma: Float64s
-    """[n] standard error of x, against that mean where there is no prior; infinite for a node without an edge
-    and a prior."""
+    """[n] standard error of x, against that mean without a prior; infinite without an edge and a prior."""
     component: Int32s
     """[n] number of the part that edges connect, from 0 in order of first node."""
     residual: Float64s

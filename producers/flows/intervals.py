@@ -50,8 +50,7 @@ class FlowRules:
     connections that only acknowledge."""
     changed_share: float = 0.25
     changed_bps: float = 1e6
-    """A rate is reported at once if it has changed since the last report by more than both this and
-    `changed_share`."""
+    """A rate is reported at once if it has changed by more than both this and `changed_share`."""
     kernel_pacing: bool = False
     """True if the kernel can pace flows that their programs do not pace."""
 
@@ -381,8 +380,7 @@ class FlowTable:
         return flow
 
     def _transfer(self, socket_id: str, flow_id: str, tcp_socket: TcpSocket, now_ns: int) -> None:
-        """Assign a socket to the flow that another socket carried before; all of its bytes count for that
-        flow."""
+        """Assign a socket to the flow that another socket carried before; its bytes count for that flow."""
         own = self._flows.get(socket_id)
         if own is not None and own.kernel is not None and own.kernel.cookie == tcp_socket.cookie:
             if own.is_published:

@@ -51,8 +51,7 @@ _REFRESH_S: Final = 0.5
 _TRACE_S: Final = 0.005
 """Interval of trace steps while any trace is in progress."""
 _READ_COST_FACTOR: Final = 25
-"""Readings use at most 1/25 of a processor. So their interval grows with many connections, up to that of full
-reports."""
+"""Readings use at most 1/25 of a processor. Their interval grows with connections, up to full reports'."""
 
 
 class AddressTable:

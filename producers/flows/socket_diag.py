@@ -19,7 +19,6 @@ _NETLINK_SOCK_DIAG: Final = 4
 _SOCK_DIAG_BY_FAMILY: Final = 20
 _NLM_F_REQUEST: Final = 1
 _NLM_F_DUMP: Final = 0x300
-_NLM_F_DUMP_INTR: Final = 0x10
 _NLMSG_ERROR: Final = 2
 _NLMSG_DONE: Final = 3
 _INET_DIAG_INFO: Final = 2

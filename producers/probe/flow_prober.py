@@ -33,8 +33,7 @@ MAX_ROUTES: Final = 64
 PEER_KEEP_S: Final = 60.0
 """The destination of a flow stays a peer for this long after the last flow to it."""
 REFRESH_S: Final = 1.0
-"""The plan is computed again after this time even if its inputs are unchanged, because traces may have
-changed."""
+"""The plan is renewed after this time even if its inputs are unchanged, as traces may have changed."""
 MS_PER_S: Final = 1e3
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from producers.sim.fault_grammar import FaultSpec, parse_fault
 from producers.sim.faults import Target, link_states, resolve
@@ -59,7 +58,6 @@ class FaultInjector:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._base_load = np.zeros(sim.fleet.links)
         self.faults: list[SimFault] = []
 
     def fault(self, line: str | FaultSpec) -> SimFault:
@@ -152,12 +150,6 @@ class FaultInjector:
             fault.flows.append(flow)
             self._sim.note_flow(flow)
 
-    def set_base_load(self, load: ArrayLike) -> None:
-        """Set the load without flow reports, as a share of each link's rate ([L], or one value for all)."""
-        self._base_load = np.broadcast_to(np.asarray(load, np.float64), (self._sim.fleet.links,)).copy()
-        for link in range(self._sim.fleet.links):
-            self._set_link(link)
-
     def _set_link(self, link: int) -> None:
         s = self._sim.states
         self._sim.kernel.set_link(
@@ -165,7 +157,6 @@ class FaultInjector:
             up=bool(s.up[link]),
             loss=float(s.loss[link]),
             share=float(s.share[link]),
-            base_load=float(self._base_load[link]),
         )
 
     def apply(self) -> None:

@@ -21,8 +21,7 @@ _LAUNCH_NS: Final = (8_000.0, 15_000.0)
 _FLUSH_NS: Final = 2_000.0
 """Time for flushing a healthy NIC's last data."""
 _FLUSH_SHARE: Final = 0.6
-"""Share of the time lost to slow PCIe that is spent in flushes of received data. The rest is waiting for
-data."""
+"""Share of the time lost to slow PCIe that flushes of received data take. The rest is waiting for data."""
 
 Float64s = NDArray[np.float64]
 

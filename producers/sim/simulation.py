@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from native.sim.fluid import Fluid
 from producers.settings import flush_ms_of
@@ -359,10 +359,6 @@ class Simulation:
         Raises ValueError if there is none.
         """
         return self._injector.clear(which)
-
-    def set_base_load(self, load: ArrayLike) -> None:
-        """Set the load without flow reports, as a share of each link's rate ([L], or one value for all)."""
-        self._injector.set_base_load(load)
 
     def contention(self) -> list[TrueContention]:
         """Return the present contention, as `TrueContention` rows."""

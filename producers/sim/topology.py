@@ -80,8 +80,7 @@ class Fleet:
         top = np.arange(s.pods * s.spines * s.cores)
         top_spine, top_core = top // max(s.cores, 1), top % max(s.cores, 1)
         self._first_up = n
-        """Number of the first cable between leaf and spine; `_first_top` is that of the first between spine
-        and core."""
+        """Number of the first cable between leaf and spine; `_first_top`: of that between spine and core."""
         self._first_top = n + len(up)
         self._leaf_pod = np.arange(s.leaves) // leaves_per_pod
 

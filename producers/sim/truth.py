@@ -35,8 +35,7 @@ class TruthRecorder:
         self._hot_ticks: dict[int, int] = {}
         """For each link with a deep queue, the number of consecutive ticks in which it was deep."""
         self._cool_ticks: dict[int, int] = {}
-        """For each link with contention but a shallow queue, the number of consecutive ticks in which it was
-        shallow."""
+        """By link with contention but a shallow queue, the number of ticks since it was deep."""
         self._contention: dict[int, TrueContention] = {}
         self._contention_past: list[TrueContention] = []
 

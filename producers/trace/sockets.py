@@ -306,8 +306,7 @@ class _RawSocket:
 
 
 class _BoundSockets:
-    """Sends UDP packets over one bound socket per port, opened on demand; ports of other sockets cannot be
-    traced."""
+    """Sends UDP packets over one bound socket per port, opened on demand; others' ports cannot be traced."""
 
     def __init__(self, address: str, netns: str | None, device: str | None) -> None:
         self._address, self._netns, self._device = address, netns, device

@@ -11,7 +11,6 @@ With 64 candidates, 8 spines are all seen with 99.7%. The few ports that cover a
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -31,13 +30,6 @@ class Coverage(NamedTuple):
     routes: int
     distinct: int
     even: int
-
-
-def candidates_for(routes: int, miss: float) -> int:
-    """Return how many ports use all of `routes` equally likely routes, except with probability `miss`."""
-    if routes < 2:
-        return 1
-    return math.ceil(routes * math.log(routes) + routes * math.log(1 / miss))
 
 
 def coverage_of(ports: Sequence[int], routes: Routes) -> Coverage:

@@ -93,8 +93,7 @@ class _Producer(Protocol):
 
 
 class BoundedProducer:
-    """A bounded queue in front of a Kafka producer. `max_messages` and `max_bytes` limit the waiting
-    messages."""
+    """A bounded queue in front of a Kafka producer. `max_messages` and `max_bytes` limit messages."""
 
     def __init__(
         self,

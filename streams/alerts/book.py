@@ -115,8 +115,7 @@ class AlertBook:
         self._cleared: dict[str, int] = {}
         """Maps id of a cleared alert to its end."""
         self._covered: dict[str, list[tuple[int, int]]] = {}
-        """Maps subject to the times that cleared alerts covered; records of such a time that are read again
-        bring no news."""
+        """Maps subject to the times that cleared alerts covered; replayed records of them bring no news."""
         self._out: Published = []
 
     def take_published(self) -> Published:

@@ -29,8 +29,7 @@ MAX_PAIRS: Final = 8
 
 
 def check_rule(rule: LatencyRule) -> None:
-    """Raise ValueError, with a message of one line, if a rule of `ActuatorConfig.latency_rules` is
-    invalid."""
+    """Raise ValueError, with one line, if a rule of `ActuatorConfig.latency_rules` is invalid."""
     name = rule["name"]
     if not name or len(name) > 128 or not name.isprintable():
         raise ValueError(f"latency rule {name!r}: expected a name of 1 to 128 printable characters")
@@ -214,11 +213,6 @@ class LatencyRules:
         self._restored.clear()
         return changes
 
-    @property
-    def longest_s(self) -> float:
-        """The longest duration that a rule requires before a violation is raised, s; 0 without rules."""
-        return max((state.rule.for_ns / 1e9 for state in self._states.values()), default=0.0)
-
     def wants(self, nic: str) -> bool:
         """Return whether any rule covers a prober's delays."""
         if not self._states:
@@ -295,8 +289,7 @@ class LatencyRules:
         watched.update(p99_ns, p99_ns > state.rule.p99_ns, begin_ns, window.end_ns)
 
     def _change(self, state: _State, window: _Window) -> Change | None:
-        """Return a change if a violation has lasted long enough, or has been absent for as long; else
-        None."""
+        """Return a change if a violation has lasted long enough, or was absent for as long; else None."""
         rule = state.rule
         stale_ns = window.end_ns - max(GONE_NS, 2 * rule.for_ns)
         self._drop_stale(state, stale_ns)
@@ -317,8 +310,7 @@ class LatencyRules:
                 del state.pairs[pair]
 
     def _met(self, state: _State, window: _Window) -> Change | None:
-        """Return the change that clears a violation if all pairs have met the SLO for long enough; else
-        None."""
+        """Return the change that clears a violation if all pairs met the SLO for long enough; else None."""
         rule = state.rule
         everything = (state.all, *state.pairs.values())
         above = any(watched.above_ns is not None for watched in everything)

@@ -206,8 +206,7 @@ class AlertInputs(Operator):
             self.late += 1
 
     def evaluate(self, to_ns: int) -> Published:
-        """Process the messages up to `to_ns`, and all evaluations due by then; return the alerts to
-        publish."""
+        """Process messages up to `to_ns`, and evaluations due by then; return the alerts to publish."""
         out: Published = []
         while self._main and self._main[0].log_ns <= to_ns:
             message = heapq.heappop(self._main)
@@ -299,8 +298,7 @@ class AlertInputs(Operator):
                     out += alerts.ingest_nic(message.key, record, message.log_ns)
 
     def _process_pace(self, name: str | None, append_ns: int, out: Published) -> None:
-        """Pass on the pace of a shard whose NIC was announced; if `name` is None, of all shards: a NIC was
-        removed."""
+        """Pass on the pace of a shard whose NIC was announced; `name` None: of all shards."""
         for shard_name in self.shards if name is None else (name,):
             pace = self.inventory.simulated.pace(shard_name)
             shard = self._shard(shard_name) if pace is not None else self.shards.get(shard_name)

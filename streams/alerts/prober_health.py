@@ -120,15 +120,13 @@ class ProberHealth:
         return (self._next_s + 1 + GRACE_S) * NS_PER_S
 
     def recover(self, kind: AlertKind, host: str, nics: Iterable[str], at_ns: int) -> None:
-        """Restore an active alert of kind AGENT or PROBE_STORM; it was certainly active at append time
-        `at_ns`."""
+        """Restore an active alert of kind AGENT or PROBE_STORM; it was active at append time `at_ns`."""
         if kind in KINDS:
             self._active[kind, host] = _Active(at_ns // NS_PER_S + 1, set(nics))
             self._next_s = max(self._next_s, at_ns // NS_PER_S + 1)
 
     def forget_agent(self, host: str) -> None:
-        """Forget the trouble of a host's prober, whose alert the host's own one replaced; it is detected
-        again if it lasts."""
+        """Forget a prober's trouble, whose alert the host's replaced; it is detected again if it lasts."""
         self._active.pop((AlertKind.AGENT, host), None)
 
     def ingest(self, event: LinkEvent, append_ns: int) -> None:

@@ -97,11 +97,6 @@ class ShardAlerts:
         times_ns = (self._link_health.due_ns, self._book.next_clear_ns, self._probers.due_ns)
         return min(*times_ns, self._simulation.due_ns, self._duplicates.due_ns, self._unmeasured.due_ns)
 
-    @property
-    def delays_lookback_s(self) -> float:
-        """Time span of `fabric.delays` that a new owner must read again, s; 0 if it needs none."""
-        return self._latency.lookback_s
-
     def wants_delays(self, nic: str) -> bool:
         """Return whether any latency rule uses a NIC's `PathDelays`."""
         return self._latency.wants(nic)

@@ -287,8 +287,7 @@ class Wiring:
                 active.quiet_ns = now_ns
 
     def _raise(self, ripe: set[str], now_ns: int) -> list[tuple[str, Detection]]:
-        """Return detections for facts that have held long enough; facts of one cause are reported
-        together."""
+        """Return detections for facts that have held long enough; facts of a cause are reported together."""
         reported = {fact for active in self._active for fact in active.facts}
         news: dict[str, _Active] = {}
         for key in sorted(ripe - reported):
@@ -438,8 +437,7 @@ def _findings(pair: _Pair) -> tuple[frozenset[Any], ...]:
 
 
 def parse_contradiction(reported: str) -> tuple[str, str, str] | None:
-    """Return (end, its planned far end, node that is there) from the text of a contradiction; None for
-    another form."""
+    """Return (end, its planned far end, node that is there) from the text of a contradiction; else None."""
     for pattern in WIRED:
         match = pattern.search(reported)
         if match is not None:

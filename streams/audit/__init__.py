@@ -1,2 +1,1 @@
-"""Evaluation of audits: compares hosts with each other, a baseline and their SKU, and the fabric with its
-plan."""
+"""Evaluation of audits: compares hosts with others, a baseline and their SKU, the fabric with its plan."""

@@ -45,8 +45,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The outcome of a rule for one subject. `remedy`, if set, is more specific than the rule's and replaces
-    it."""
+    """The outcome of a rule for one subject. `remedy`, if set, is more specific, replaces the rule's."""
 
     host: str
     subject: str

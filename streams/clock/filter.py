@@ -28,8 +28,7 @@ HOLDOVER_WANDER: Final = 1.5
 UNKNOWN_BOUND_NS: Final = 1e9
 FRESH_RATE_PPB: Final = 20_000.0
 WALK_NS2_PER_S: Final = 0.01
-"""White frequency noise of a crystal at 1 s, in addition to the wander of its rate: variance of the phase per
-second, ns^2/s."""
+"""White frequency noise of a crystal at 1 s, beside the wander of its rate: phase variance, ns^2/s."""
 
 
 USUAL_SQUARE: Final = 0.455

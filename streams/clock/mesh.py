@@ -41,11 +41,9 @@ MIN_FALSETICKER_NS: Final = 50.0
 RATE_AGREES_SIGMAS: Final = 5.0
 ITERATIONS: Final = 3
 FLOOR_TILT_SHARE: Final = 0.25
-"""A floor is learned from a margin if errors of the drift change the margin by less than this share of the
-round trip."""
+"""A floor is learned from a margin if drift errors change it by less than this share of the round trip."""
 CROSSING_SIGMAS: Final = 6.0
-"""Number of errors of the drift by which a pair's floors may cross before it counts as stepped in the window.
-"""
+"""Number of errors of the drift by which a pair's floors may cross before it counts as stepped."""
 CLEAN_SIGMAS: Final = 3.0
 """A margin counts as free of queueing if it is above the floor by at most this many standard errors."""
 
@@ -86,8 +84,7 @@ class MeshMemory:
 
     pairs: PairMemory = field(default_factory=PairMemory)
     noise_ns: float = FIRST_NOISE_NS
-    """Typical error of a pair's offset without queueing, from residuals, until timestamp noise is
-    measured."""
+    """Typical error of a pair's offset without queueing, from residuals until noise is measured."""
     role_ns: float = 0.0
     """Common error of all pairs' offsets, because probers and peers take timestamps at different places.
     Loops in opposite directions show it."""
@@ -112,8 +109,7 @@ class Mesh:
     asymmetry_ns: Float64s
     """Standard error of theta due to lasting asymmetry of paths."""
     limit_ns: Float64s
-    """Limit of the error of theta for any paths and queues: half of `share` of the round trips, and their
-    queueing."""
+    """Limit of theta's error for any paths and queues: half `share` of round trips, and queueing."""
     queue_ns: Float64s
     """Possible effect of this window's queues in one direction."""
     pairs: Int64s

@@ -39,8 +39,7 @@ class LinkView:
     link: LinkWindow
     flows: list[FlowOnLink]
     fullness: float | None
-    """How fully the link is used: 0 if a link after it holds it back, 1 if it sends all it can; None if no
-    flow is reported."""
+    """Use of the link: 0 if a later link holds it back, 1 if it sends all it can; None without a flow."""
 
     @property
     def is_limited(self) -> bool:

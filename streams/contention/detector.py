@@ -69,8 +69,7 @@ class ContentionDetector:
 
     @property
     def needed_from_ns(self) -> int:
-        """Start of the oldest slots that a new owner must read, in addition to the published records, to
-        continue."""
+        """Start of the oldest slots that a new owner must read, beside the published records."""
         oldest_ns = self._end_ns
         for link in self._links.values():
             if link.window is not None:
@@ -127,8 +126,7 @@ class ContentionDetector:
         return records
 
     def _ingest_summary(self, record: LinkQueues) -> None:
-        """Take the links and utilisation from a record that summarises others; its depths are already known
-        from them."""
+        """Take the links and utilisation from a record that summarises others; their depths are known."""
         self._memory.renew(record["window_start_ns"])
         for summary in record["links"]:
             if not self._memory.knows(summary["link"]):

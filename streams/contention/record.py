@@ -89,8 +89,7 @@ def make_record(
 
 
 def _flow_records(flows: list[FlowOnLink]) -> list[ContendingFlow]:
-    """Return records of the flows that certainly cross a link, in the given order, which has the heaviest
-    first."""
+    """Return records of the flows that certainly cross a link, in the given order, heaviest first."""
     certain = weighty_flows(flows)
     total = sum(flow.rate_bps for flow in certain)
     return [

@@ -27,8 +27,7 @@ LOOKBACK_NS: Final = 2_000 * NS_PER_MS
 AVERAGE_NS: Final = 200 * NS_PER_MS
 """Time constant of the averages of sent data and of the share of time with a queue."""
 FRESH_NS: Final = 100 * NS_PER_MS
-"""Age of a window up to which flow reports still describe the time before it: each covers 100 ms and arrives
-equally late."""
+"""Window age up to which flow reports still describe earlier time: each covers 100 ms, arrives as late."""
 SETTLED_NS: Final = 250 * NS_PER_MS
 """Age of a window from which on flow reports describe the window itself."""
 MAX_CLOCK_DIFFERENCE_NS: Final = 3_600 * NS_PER_S
@@ -36,11 +35,9 @@ MAX_CLOCK_DIFFERENCE_NS: Final = 3_600 * NS_PER_S
 MAX_WINDOW_NS: Final = 60 * NS_PER_S
 """Longest time that one record of queues may cover."""
 FULL_WAIT_NS: Final = 500_000.0
-"""Wait in a queue up to which a link may be sending all it can: buffers and rate control keep queues below
-it."""
+"""Wait in a queue up to which a link may send all it can: buffers and rate control keep queues below it."""
 PAUSED_WAIT_NS: Final = 2_000_000.0
-"""Wait in a queue from which on a port cannot be sending all the time: few buffers hold as much at its
-rate."""
+"""Wait in a queue from which on a port cannot be sending all the time: few buffers hold so much."""
 BUFFERS_BPS: Final = 10**10
 """Slower ports have buffers as large as ports of this rate, and therefore longer waits."""
 LINKS_MEMORY_NS: Final = 60 * NS_PER_S
@@ -66,8 +63,7 @@ OVER_FALL: Final = 0.5
 """Speed at which time with a queue is undone by time without one. Queues under rate control come and go: one
 that is present for more than a third of the time persists."""
 QUIET_FALL: Final = 0.5
-"""Speed at which quiet is undone by time above the threshold: a queue present for less than two thirds of the
-time ends."""
+"""Speed at which time above the threshold undoes quiet: a queue present below two thirds ends."""
 PLAUSIBLE_SHARE: Final = 0.4
 """Share of a link's rate that its flows must send for a queue there to be likely at once."""
 DOUBTED_WEIGHT: Final = 0.5

@@ -143,8 +143,7 @@ def _leads_into(link: LinkWindow, switch: str) -> bool:
 
 
 def _last_behind(case: UnreportedCase) -> LinkWindow | None:
-    """Return the last link with the deepest queue at the switch to which a link leads; None if there is
-    none."""
+    """Return the last link with the deepest queue at the switch after a link; None if there is none."""
     switch = end_parts(case.link.name.partition(">")[2]).node
     last_links: Iterable[LinkWindow] = (
         link

@@ -279,8 +279,7 @@ def _merge_group(
 
 
 def _report(one: LinkQueue, links: list[LinkQueue], candidates: tuple[str, ...]) -> LinkReport:
-    """Return the report of a group under the name of link `one`: the depths of aliased links belong
-    together."""
+    """Return the report of a group under the name of link `one`: depths of aliased links belong together."""
     slot, depth = one["slot"], one["depth_bytes"]
     deepest = one["depth_max_bytes"]
     if len(links) > 1:

@@ -25,8 +25,7 @@ class WindowOrder:
         """End of the last window that was far from its predecessor."""
 
     def accepts(self, start_ns: int, end_ns: int) -> bool:
-        """Return whether a window, or the next part of one, is new. Call `end_window` after an accepted
-        window."""
+        """Return whether a window, or the next part of one, is new. Call `end_window` after one."""
         if self.follows(start_ns):
             return True
         if -self.BACK_NS < start_ns - self.end_ns < 0:

@@ -11,14 +11,12 @@ from typing import Final
 from schemas.records import NicWindow
 
 MISSING_KEPT: Final = 64
-"""Largest number of missing batch numbers kept, so that a late batch is counted and not taken for a
-duplicate."""
+"""Maximum of missing batch numbers kept, so that a late batch is counted, not a duplicate."""
 
 
 @dataclass(frozen=True, slots=True)
 class JumpLimit:
-    """The largest change of a clock against the system clock between two flushes that does not count as a
-    jump."""
+    """The largest change of a clock against the system clock between two flushes that is no jump."""
 
     floor_ns: float
     rate_ppm: float

@@ -60,8 +60,7 @@ class _Prober:
     """Fabric time of the last batch's flush, if it was far from the previous one."""
 
     def confirms(self, flush_ns: int) -> bool:
-        """Return whether a flush is near the last one. Only two distant flushes in a row show a step of the
-        clock."""
+        """Return whether a flush is near the last one. Only two distant flushes show a step."""
         away_ns = min(abs(flush_ns - known_ns) for known_ns in (self.flushed_ns, self.unconfirmed_ns))
         self.unconfirmed_ns = flush_ns if away_ns > MAX_AWAY_NS else 0
         return away_ns <= MAX_AWAY_NS
@@ -90,8 +89,7 @@ class SourceQueueing:
         return self._first
 
     def set_slot_ns(self, slot_ns: int) -> None:
-        """Set another slot length, used from the next `take` on, for example after faster NICs were
-        announced."""
+        """Set another slot length, used from the next `take` on, for example for faster NICs."""
         self._reducer.slot_ns = slot_ns
 
     def recover(self, records: Iterable[PathQueueing]) -> None:

@@ -168,8 +168,7 @@ class DelayOperator(Operator):
                 log.info("delays: %s: %d duplicate batches", window.source, window.duplicates)
 
     def due_ns(self) -> int:
-        """Return the log time at which a window must be published, path queueing is due, or silence may close
-        a window."""
+        """Return the log time at which a window or path queueing is due, or silence may close a window."""
         if self._windows:
             return 0
         silent_ns = self._silent_ns()
@@ -203,8 +202,7 @@ class DelayOperator(Operator):
         return self._delays(self._windows.popleft().closed, tables) if self._windows else ()
 
     def _step_back(self, log_ns: int) -> None:
-        """Move planned times back after a step back of the log's clock; otherwise they would be awaited too
-        long."""
+        """Move planned times back after a step back of the log's clock; else they come too late."""
         self._checked_ns = 0
         self._newest_ns = min(self._newest_ns, log_ns - self._silence_ns)
         if self._queueing_ns is not None:

@@ -46,8 +46,7 @@ class Cut:
 
 @dataclass(slots=True)
 class Placement:
-    """The window of a message, with the windows closed before the message enters it and those closed by the
-    message."""
+    """A message's window, with the windows closed before it enters and those that it closes."""
 
     window: int
     late: bool

@@ -64,8 +64,7 @@ class TableSetup:
         self._done = False
 
     def ensure(self, client: Any) -> None:
-        """Create missing tables and columns, and set the retention. Concurrent callers wait for each
-        other."""
+        """Create missing tables and columns, and set the retention. Concurrent callers wait."""
         with self._lock:
             if self._done:
                 return

@@ -72,8 +72,7 @@ _arrow_schema = cache(arrow_schema)
 
 
 def _block(table: tables.Table, records: Sequence[Record]) -> pa.Table:
-    """Return the rows of a table: one row for each item of a record, together with the record's own
-    fields."""
+    """Return the rows of a table: one for each item of a record, with the record's own fields."""
     schema = _arrow_schema(table.name)
     items: Sequence[Record] = records
     if table.items is not None:
@@ -170,8 +169,7 @@ def _diagnosis(record: Diagnosis) -> Record:
 
 
 def _collectives(record: CollectiveBatch) -> Record:
-    """Return the record with its summaries and NIC profiles. Only the log stores single operations, for a
-    day."""
+    """Return the record with its summaries and NIC profiles. The log alone stores operations, for a day."""
     communicators = record["communicators"]
     if any(summary["communicator"] >= len(communicators) for summary in record["summaries"]):
         raise BadRecord("MALFORMED", "summaries: a communicator is not among the record's communicators")
@@ -196,8 +194,7 @@ _WITH_DERIVED: Final[Mapping[str, Callable[[Any], Record | None]]] = {
     topics.COLLECTIVES.name: _collectives,
     topics.INVENTORY.name: lambda record: {**record, "gone": 0},
 }
-"""Maps topic to a function that checks a record and adds derived columns; it returns None if nothing is
-stored."""
+"""Maps topic to a function that checks a record and adds derived columns; None if nothing is stored."""
 
 _ABSENT: Final = {"string": "", "enum": "UNKNOWN", "int": 0, "long": 0, "string[]": [], "int[]": []}
 _NO_NIC: Final = {column.path[0]: _ABSENT.get(column.kind) for column in tables.TABLES[tables.NICS].columns}

@@ -64,8 +64,7 @@ GUARD_NS: Final = 5 * NS_PER_MS
 MAX_PATH_LOSSES: Final = 6
 """Losses of one path that count: many paths cross a link, and more losses of one add nothing."""
 FALSE_RUN_LOG: Final = 18.4
-"""Negative logarithm of the accepted probability, 1e-8, that a lossy but living link causes a run of losses.
-"""
+"""Negative logarithm of the accepted probability, 1e-8, that a lossy, living link causes a run of losses."""
 LOSS_MARGIN: Final = 3
 """A link must explain at least this many losses more than its rivals."""
 FEW_SHARE: Final = 0.2
@@ -124,8 +123,7 @@ MIN_HOST_PARTS: Final = 4
 HOST_TIMES: Final = 2
 """Multiple of the loss threshold that the loss rate must reach if the host may have lost the packets."""
 CPU_STARVED_TIMES: Final = 8
-"""The same multiple if the host was short of CPU within the window. Losses of that time are left out
-anyway."""
+"""The same multiple if the host was short of CPU within the window. Losses then are left out anyway."""
 
 PAUSE_NS: Final = 250 * NS_PER_MS
 """Shortest time without losses over a link that counts as a pause."""

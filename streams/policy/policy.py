@@ -152,10 +152,6 @@ class Policy:
         flows = self._state.flows.values()
         return len(flows), sum(bool(flow.routes) and "MOVE" in flow.live.can for flow in flows)
 
-    def rates_in_force(self) -> dict[str, tuple[FlowAction, int]]:
-        """Return action and rate, bit/s, of each rate-limited flow, by flow id."""
-        return self._rates.in_force()
-
     def _begin(self, now_ns: int) -> CycleResult:
         self._state.begin(now_ns)
         self._seen_health_version = self._state.health.version

@@ -53,7 +53,6 @@ class Rules:
     slow_ns: int = 200_000
     """Excess of the round trip over its minimum that counts as delay on a path of unknown route."""
     slow_for_ns: int = 1 * NS_PER_S
-    """Duration of that delay after which the flow tries another path, as in PLB (Qureshi et al., SIGCOMM
-    2022)."""
+    """Duration of that delay until the flow tries another path, as in PLB (Qureshi et al., SIGCOMM 2022)."""
     fallbacks_ns: int = 1 * NS_PER_S
     """Shortest time between two rankings of a host's flows, and between two assignments of uplinks."""

@@ -53,8 +53,7 @@ EVERY: Final = 16
 MEMORY_S: Final = 10.0
 FAR: Final = 3.0
 PRIOR_CELLS: Final = 30.0
-"""Weight, in cells, of the a and b that follow from the noise of all links together, in the fit of a link's
-own."""
+"""Weight, in cells, of the a and b by the noise of all links, in the fit of a link's own."""
 ENOUGH_CELLS: Final = 50.0
 """Cells that must be kept back per link before depths are calibrated."""
 FIRST_LEVEL_NS: Final = 100.0

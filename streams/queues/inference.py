@@ -49,8 +49,7 @@ MAX_KNOTS: Final = 2
 BUCKET_SLOTS: Final = BLOCK_SLOTS * SUB_SLOTS
 """Slots of `PathQueueing` in one bucket of waiting cells: as many as in the shortest block."""
 MAX_OFFSETS_AHEAD: Final = 10_000
-"""Most messages that a source may skip at once. A larger gap must be shown by a second record, because one
-alone may be wrong."""
+"""Maximum of messages skipped at once. A second record must show a larger gap: one may be wrong."""
 MAX_FOLDED_NS: Final = 100_000_000
 """Longest slot into which slots are combined: longer ones save little, and show contention too late."""
 SAVE_BLOCKS: Final = 20

@@ -75,8 +75,7 @@ def _columns_of(name: str) -> _Columns:
 def _limits(
     items: list[str], minimum: list[float | None], maximum: list[float | None]
 ) -> tuple[Int64s, Float64s]:
-    """Return the [columns, 2] limits of columns with these item types, as whole numbers and as real
-    numbers."""
+    """Return the [columns, 2] limits of columns with these item types, as whole and as real numbers."""
     limits = np.array([minimum, maximum], np.float64).T  # None becomes NaN
     limits = np.ascontiguousarray(np.where(np.isnan(limits), (-np.inf, np.inf), limits))
     bounds = np.zeros((len(items), 2), np.int64)
@@ -92,8 +91,7 @@ def as_column(values: NDArray[Any]) -> list[Any]:
 
 
 def encode_columnar(kind: type[R], record: R, registry: codec.Registry | None = None) -> bytes:
-    """Encode a record whose columns are arrays or lists of numbers. Raises ValueError if it does not fit its
-    schema."""
+    """Encode a record of arrays or lists of numbers. Raises ValueError if it does not fit its schema."""
     name, values = kind.__name__, cast("Mapping[str, Any]", record)
     columns = _columns_of(name)
     arrays = [

@@ -19,8 +19,7 @@ TRANSPORT_SETTINGS: Final = frozenset(
         *("buffer_messages", "fetch_kib", "commit_interval_ms", "session_timeout_s", "stall_s"),
     )
 )
-"""Settings that change no output but its signature: which cluster a worker reads, how much at a time, and
-which stages it runs."""
+"""Settings that change no output but its signature: a worker's cluster, amounts read, and stages."""
 CODE: Final = ("streams/**/*.py", "schemas/**/*.py", "native/core/*.so")
 
 

@@ -88,8 +88,7 @@ class FabricTables:
         return link_rate_bps(link, self.topology, self.inventory.speeds_bps)
 
     def fastest_bps(self) -> int:
-        """Return the rate of the topology file's fastest link, else of the fastest NIC, bit/s; 0 if
-        unknown."""
+        """Return the rate of the topology's fastest link, else of the fastest NIC, bit/s; 0 if unknown."""
         topology, rate_bps = self._fastest
         if topology is not self.topology:
             topology = self.topology

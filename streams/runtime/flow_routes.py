@@ -37,8 +37,7 @@ NO_ROUTES: Final[Mapping[int, FlowRoute]] = {}
 
 
 class FlowRouteTable(GlobalTable):
-    """Maps directed pair and destination port to the route of each source port; filled from `FlowRoutes`
-    records."""
+    """Maps directed pair and destination port to the route of each source port; from `FlowRoutes`."""
 
     topic = FLOW_ROUTES
 
@@ -46,8 +45,7 @@ class FlowRouteTable(GlobalTable):
         self.version = 0
         """Grows when any route changes."""
         self._traced: dict[Ends, dict[tuple[str, int, int], Links]] = {}
-        """Complete traced routes: (sender, receiver) of the trace to (leg, flow's peer port, flow's port) to
-        links."""
+        """Complete traced routes: (sender, receiver) to (leg, flow's peer port, flow's port) to links."""
         self._routes: dict[tuple[str, str, int], dict[int, FlowRoute]] = {}
         self._names: dict[Links, Links] = {}
 

@@ -204,16 +204,14 @@ class LiveFlows:
         self._show(self._newest_ns - APPLY_AFTER_NS)
 
     def _step_back(self, append_ns: int) -> None:
-        """Apply all waiting reports, and treat none as later than `append_ns`: log time stepped back to
-        it."""
+        """Apply all waiting reports, treat none as later than `append_ns`: log time stepped back to it."""
         self._show(self._newest_ns)
         self._newest_ns = append_ns
         for host, (last_ns, flows) in self._hosts.items():
             self._hosts[host] = (min(last_ns, append_ns), flows)
 
     def advance(self, append_ns: int, stale_ns: int = STALE_NS) -> None:
-        """Apply the reports up to `append_ns` of the log's clock; drop hosts without a report for
-        `stale_ns`."""
+        """Apply reports up to `append_ns` of the log's clock; drop hosts without a report for `stale_ns`."""
         self._show(append_ns)
         for host in [host for host, (last_ns, _) in self._hosts.items() if last_ns < append_ns - stale_ns]:
             for name in self._hosts.pop(host)[1]:
@@ -310,8 +308,7 @@ class LiveFlows:
             self._flows_on.setdefault(link, {})[flow.flow_id] = flow
 
     def _likely(self, nic: str, peer: str) -> dict[str, float]:
-        """Return the links that a flow between two NICs may take, each with its probability by the probes'
-        routes."""
+        """Return the links that a flow between two NICs may take, each with its probability by probes."""
         routes = {route.links for route in self._paths.paths(nic, peer).values() if route.complete}
         shares: dict[str, float] = {}
         for links in sorted(routes):

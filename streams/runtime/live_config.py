@@ -63,8 +63,7 @@ class LiveConfig(GlobalTable):
         return thresholds
 
     def latency_rules(self) -> list[LatencyRule]:
-        """Return the latency SLOs of all records, sorted by name; if several have one name, the last of
-        them."""
+        """Return the latency SLOs of all records, sorted by name; of several with one name, the last."""
         rules = {
             rule["name"]: rule
             for name in sorted(self._records, key=lambda name: (name != EVERYONE, name))

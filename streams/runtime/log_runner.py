@@ -35,8 +35,7 @@ STEP_NS: Final = NS_PER_S
 TABLE_BACK_NS: Final[Mapping[Topic, int]] = {CLOCK_OFFSETS: 60 * NS_PER_S, FLOWS: 30 * NS_PER_S}
 """For timed stages: how far before the begin messages of tables that are not compacted still count."""
 PAST_NS: Final = 300 * NS_PER_S
-"""For stages that follow steps: how far before the begin messages of tables, inputs and restored records
-count."""
+"""For stages that follow steps: how far before the begin tables, inputs and restored records count."""
 
 Outputs = Iterator[tuple[int, Output]]
 
@@ -285,8 +284,7 @@ class StepRunner(LogRunner):
         return message.offset < self.recording.epoch.restored.get(message.place, 0)
 
     def run(self, mark_ns: int = NEVER_NS) -> Outputs:
-        """Yield the outputs of all steps whose messages were offered; of all remaining steps if the log has
-        ended."""
+        """Yield outputs of all steps whose messages were offered; of all others if the log has ended."""
         is_complete = mark_ns == NEVER_NS
         if self._operator is None:
             if not is_complete and not self._can_begin(mark_ns):
@@ -297,8 +295,7 @@ class StepRunner(LogRunner):
             self._step = next(self.recording.steps, None)
 
     def _can_begin(self, mark_ns: int) -> bool:
-        """Return whether the messages before the first step, and the restored records, have all been
-        offered."""
+        """Return whether messages before the first step, and restored records, have all been offered."""
         restored = self.recording.epoch.restored.items()
         has_past = (
             mark_ns >= self.recording.from_ns

@@ -15,11 +15,9 @@ from schemas.kafka.message import Place
 from schemas.log_time import STEP_NS
 
 JUMP_NS: Final = 10_000_000_000
-"""Smallest jump ahead that cannot be a silence of the partition. A shorter one may be a silence if the reader
-is catching up."""
+"""Smallest jump ahead that is no silence of the partition. A shorter one may be, for a late reader."""
 HOLD_NS: Final = 10_000_000_000
-"""Time after a step for which an offset of fabric time that does not fit is taken to be from before the
-step."""
+"""Time after a step for which an offset of fabric time that does not fit counts as from before the step."""
 MAX_APART_NS: Final = 10_000_000_000
 """Largest difference between a partition's first message and the log's clock that is not taken for a step:
 the partition may be read late."""

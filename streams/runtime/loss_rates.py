@@ -169,8 +169,7 @@ def _next(
 
 
 def _fit(rows: Int32s, losses: Float64s, n: Float64s, elements: list[int]) -> tuple[Float64s, Float64s]:
-    """Fit the chosen elements' rates by expectation-maximisation; return the rates and the [P] expected
-    losses."""
+    """Fit the chosen elements' rates by expectation-maximisation; return rates and [P] expected losses."""
     crosses = np.stack([(rows == element).any(axis=1) for element in elements], axis=1).astype(float)
     weight = crosses * n[:, None]
     total = weight.sum(axis=0)

@@ -60,8 +60,7 @@ class Owner:
     settings: StreamSettings
     registry: codec.Registry | None = None
     committed: Mapping[int, int] = field(default_factory=dict)
-    """Maps partition to the first offset that this owner reads; partitions without a committed offset are
-    missing."""
+    """Maps partition to the first offset that this owner reads; uncommitted partitions are missing."""
     places: Sequence[Place] = ()
     """The partitions of the inputs that this owner reads."""
 
@@ -125,8 +124,7 @@ class Output:
 
 
 Work = Callable[[], Sequence[Output]]
-"""The slow part of an advance; returns its outputs. It reads no table, so a runner may call it in a
-thread."""
+"""The slow part of an advance; returns its outputs. It reads no table, so it may run in a thread."""
 
 
 class Store(Protocol):
@@ -157,15 +155,13 @@ class Operator:
         self.late = 0
         """Number of messages that came after later ones were processed: a replay may differ."""
         self.behind: frozenset[str] = frozenset()
-        """Topics of inputs with `Input.is_needed` that have not been read to their ends; the runner sets
-        it."""
+        """Topics of inputs with `Input.is_needed` not yet read to their ends; the runner sets it."""
         self.offset_of: Callable[[int], int] = lambda log_offset_ns: log_offset_ns
         """Converts fabric time minus append time into fabric time minus log time, ns; the runner sets it."""
         self.moment = Moment(0, 0)
         """The moment of the next advance; the runner sets it before `take`."""
         self.end_offset: int | None = None
-        """End offset of the owner's partition as far as the worker knows; the runner sets it, None in a
-        replay."""
+        """Last known end offset of the owner's partition; the runner sets it, None in a replay."""
 
     def restore(self, past: Past, tables: FabricTables) -> None:
         """Continue from the records that earlier owners published."""
@@ -212,8 +208,7 @@ class Operator:
         """Release views of tables: the operator's partition was revoked."""
 
     def keep_up(self, spent_ns: int, waited_ns: int) -> None:
-        """Adapt to the machine's speed. `spent_ns`: time that work took; `waited_ns`: time that messages have
-        waited."""
+        """Adapt to the machine's speed. `spent_ns`: time that work took; `waited_ns`: time of messages."""
 
     def level(self) -> str:
         """Return the level that `keep_up` chose; a replay passes it to `set_level`."""
@@ -228,16 +223,14 @@ class Stage(ABC):
 
     name: str
     owner: Topic
-    """The topic whose partitions decide ownership: their owner also owns the stage's keys with that
-    partition."""
+    """The topic whose partitions decide ownership: their owner owns the stage's keys of that partition."""
     inputs: tuple[Input, ...]
     outputs: ClassVar[tuple[Topic, ...]]
     store: Store | None = None
     """Stores the rows of outputs; None if outputs are messages."""
     order: ClassVar[Order] = Order.AS_READ
     per_partition: ClassVar[bool] = True
-    """Whether each partition has its own operator; otherwise one operator serves all partitions of an
-    owner."""
+    """Whether each partition has its own operator; else one serves all partitions of an owner."""
     uses_append_time: ClassVar[bool] = False
     """Whether log time follows steps of the log's clock, because windows are cut by append time."""
     reject_reader: ClassVar[str] = "solve"

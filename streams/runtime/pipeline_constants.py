@@ -23,8 +23,7 @@ FLOW_LAG_NS: Final = 50 * NS_PER_MS
 DIAGNOSIS_INTERVAL_NS: Final = 5_000 * NS_PER_MS
 """Length of the interval that an evaluation of a job covers: long enough for slow iterations."""
 HOP_NS: Final = 5 * NS_PER_MS
-"""Delay of a message through the log, as assumed by benches without a log. It is longer than `bench detect`
-measured."""
+"""Delay of a message through the log, in benches without a log, longer than `bench detect` measured."""
 
 INPUT_DELAY_NS: Final = 150 * NS_PER_MS
 """Delay after their append time at which records are processed: by then all partitions have been read."""

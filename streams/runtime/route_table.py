@@ -243,8 +243,7 @@ class RouteTable(GlobalTable):
         self._changed.append(pair)
 
     def changed(self, since: int) -> Collection[tuple[str, str]] | None:
-        """Return the directed pairs whose routes changed since a version; None if that version is too old to
-        tell."""
+        """Return the directed pairs whose routes changed since a version; None if it is too old."""
         count = self.version - since
         if not 0 <= count <= len(self._changed):
             return None

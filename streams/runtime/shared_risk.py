@@ -33,8 +33,7 @@ class SharedRiskRules:
 
 
 SILENT_CABLES: Final = SharedRiskRules(min_members=3)
-"""Limits for cables without an answer. A switch with fewer cables is the cause if all but one of them are
-unexplained."""
+"""Limits for cables without an answer. A switch with fewer is the cause if all but one are unexplained."""
 SILENT_NICS: Final = SharedRiskRules(min_members=2, window_ns=200 * NS_PER_MS)
 """Limits for NICs of one leaf. Their last answers lie within a few probe intervals of each other."""
 DOWN_CABLES: Final = SharedRiskRules(min_members=3, window_ns=2 * NS_PER_S, min_share=0.5)

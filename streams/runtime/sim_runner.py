@@ -42,8 +42,7 @@ class SimOutput(NamedTuple):
 
 
 class _Running:
-    """One operator. `owner_place`: its partition of the owner topic; `delay_ns`: its delay behind the log's
-    clock."""
+    """One operator. `owner_place`: its partition of the owner topic; `delay_ns`: behind the log's clock."""
 
     def __init__(
         self, stage: Stage, operator: Operator, owner_place: Place, delay_ns: int, now_ns: int
@@ -171,8 +170,7 @@ class SimRunner:
         self.append(Message(at_ns, output.topic.name, partition, -1, output.key, value))
 
     def append(self, message: Message) -> None:
-        """Append a message of a recorded log at its append time; an offset below 0 is replaced by the next
-        offset."""
+        """Append a message of a recorded log at its append time; the next offset replaces one below 0."""
         if message.append_ns < self.now_ns:
             message.append_ns = message.log_ns = self.now_ns
         if self.tap is not None:

@@ -201,8 +201,7 @@ class StepLog:
         return record
 
     def _begin_whole(self) -> None:
-        """Make the next record repeat everything from earlier records that still holds, so that it stands
-        alone."""
+        """Make the next record repeat what still holds of earlier records, so that it stands alone."""
         self._whole_us, self._begin_topology = self._begin_us, self._topology_digest
         self._new_inputs, self._starts = list(self._numbers), list(self._positions)
         self._choices = [{**choice, "step": self._count} for choice in self._in_force.values()]
@@ -388,8 +387,7 @@ def _check_lengths(record: Steps) -> None:
 
 
 def _check_numbers(record: Steps, inputs: int) -> None:
-    """Raise BadSteps if an input number has no name in the record, or choices are not in the order of
-    steps."""
+    """Raise BadSteps if an input number has no name in the record, or choices are not in step order."""
     input_numbers = [choice["input_number"] for choice in record["choices"]]
     if (
         not all(0 <= number < inputs for number in record["input_numbers"])

@@ -107,8 +107,7 @@ def is_address(node: str) -> bool:
 
 
 def by_name(name: str) -> tuple[int, Any]:
-    """Return a sort key: names in natural order, then addresses by value, so that a switch gets its proper
-    name."""
+    """Return a sort key: names in natural order, then addresses by value, so a switch gets its name."""
     if AT in name:
         return 2, natural(name)
     address = address_of(name)

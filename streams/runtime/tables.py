@@ -30,8 +30,7 @@ FRESH_NS: Final = 10 * NS_PER_S
 
 
 MAX_UNSOLVED_NS: Final = 30 * NS_PER_S
-"""Time without a window after which the shard's worker counts as gone, and a simulation stops waiting for
-it."""
+"""Time without a window after which the shard's worker counts as gone, and a simulation waits no longer."""
 
 
 class GlobalTable:
@@ -52,8 +51,7 @@ class GlobalTable:
     def take_message(
         self, message: Message, registry: codec.Registry | None = None, append_ns: int | None = None
     ) -> None:
-        """Apply a message. `append_ns`: its time, if not the one that the log stamped. Raises BadRecord if
-        invalid."""
+        """Apply a message. `append_ns`: its time, if not the log's. Raises BadRecord if invalid."""
         if message.value is not None:
             record = message.decoded(self.topic, registry)
             self.apply(record, message.append_ns if append_ns is None else append_ns)
@@ -61,8 +59,7 @@ class GlobalTable:
             self.remove(message.key)
 
     def apply(self, record: Any, append_ns: int) -> None:
-        """Apply a record, without changing it: other objects hold it too. Raises BadRecord if it is
-        invalid."""
+        """Apply a record, unchanged: other objects hold it too. Raises BadRecord if it is invalid."""
         raise NotImplementedError
 
     def remove(self, key: str) -> None:
@@ -91,8 +88,7 @@ class Inventory(GlobalTable):
         self.members: dict[str, Member] = {}
         self.speeds_bps: dict[str, int] = {}
         self.probe_slots: dict[str, tuple[int, int]] = {}
-        """Maps NIC to its probe slot's length (ns) and its probes per slot, for NICs that accept
-        schedules."""
+        """Maps NIC to its probe slot's length (ns) and its probes per slot, if it accepts schedules."""
         self.version = 0
         """Grows when a member or its probe slots change."""
         self.simulated = SimulatedTime()
@@ -152,8 +148,7 @@ class Inventory(GlobalTable):
         return {name: member.clock for name, member in self.members.items()}
 
     def stamp_errors_ns(self) -> dict[str, int]:
-        """Return the smallest timestamp error of each clock's NICs, ns, for clocks whose NICs announce
-        one."""
+        """Return the smallest timestamp error of each clock's NICs, ns, if NICs announce one."""
         errors_ns: dict[str, int] = {}
         for name, member in self.members.items():
             error_ns = self._stamp_error_ns.get(name, 0)
@@ -182,8 +177,7 @@ class _Window:
 
 
 class ClockTable(GlobalTable):
-    """Maps clock to its newest model, and keeps the newest records of each shard; filled from
-    `ClockOffsets`."""
+    """Maps clock to its newest model, keeps each shard's newest records; filled from `ClockOffsets`."""
 
     topic = CLOCK_OFFSETS
 

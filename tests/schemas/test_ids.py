@@ -23,8 +23,6 @@ from schemas.ids import (
     near_node,
     nic_id,
     nic_parts,
-    pair_key,
-    pair_parts,
     reverse_link,
     window_id,
     window_parts,
@@ -143,11 +141,9 @@ def test_a_window_comes_apart_as_it_was_made():
 
 
 def test_pairs_hosts_and_devices():
-    assert pair_parts(pair_key("h1/eth0", "h2/eth0")) == ("h1/eth0", "h2/eth0")
     assert (host_of("h1/eth0"), host_of("h1"), device_of("h1/eth0")) == ("h1", "h1", "eth0")
     assert cable_ends("a:1<>b:2") == ("a:1", "b:2")
     for parse, bad in (
-        (pair_parts, "h1"),
         (cable_ends, "a:1>b:2"),
         (flow_parts, "h1/boot"),
         (link_ends, "a:1"),

@@ -26,8 +26,7 @@ TEMPORARY: Final = frozenset({401, 403, 404, 405, 408, 425, 429})
 
 
 class DeliveryError(Exception):
-    """A receiver did not accept a notification. `is_final`: it refuses this content, so that no attempt
-    helps."""
+    """A receiver did not accept a notification. `is_final`: it refuses this content for good."""
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
         super().__init__(text)

@@ -55,8 +55,7 @@ def _default() -> Clock:
 
 
 def now() -> Reading:
-    """Return the present fabric time and its error bound, ns. Raises PageMissing, PageUnusable or
-    Unsynced."""
+    """Return present fabric time and its error bound, ns. Raises PageMissing, PageUnusable or Unsynced."""
     return (_clock or _default()).now()
 
 

@@ -31,8 +31,7 @@ class AgentConnection:
         self._latest: dict[str, str] = {}
         """Maps subject to its last line."""
         self._due: dict[str, None] = {}
-        """The subjects whose last line was not yet sent. Only one line is kept per subject, which bounds the
-        memory."""
+        """The subjects whose last line was not yet sent. One line per subject bounds the memory."""
         self.refused: list[str] = []
         """The agent's latest messages that refuse lines of ours."""
 

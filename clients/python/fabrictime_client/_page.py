@@ -46,9 +46,7 @@ bound = bound_ns + growth a + wander a^2.
 
 
 class Model(NamedTuple):
-    """Fabric time as a linear model on CLOCK_MONOTONIC_RAW. Rates are ratios instead of ppb, to save a
-    multiplication.
-    """
+    """Fabric time as a linear model on CLOCK_MONOTONIC_RAW. Rates are ratios to save a multiplication."""
 
     hot: Hot
     """The values for `now` while the model is slewed."""

@@ -18,8 +18,7 @@ _FAILED_CHARS = 400
 
 @dataclass(frozen=True)
 class Command:
-    """A command to move a flow to source port `value` (MOVE), or to pace it at `value` bit/s (PACE; 0: no
-    limit)."""
+    """A command to move a flow to source port `value` (MOVE), or pace it at `value` bit/s (PACE; 0: off)."""
 
     verb: str
     number: int
@@ -29,8 +28,7 @@ class Command:
 
 
 class ControlConnection(AgentConnection):
-    """Announces flows and receives commands. The program must answer each command once: by `done` or
-    `failed`."""
+    """Announces flows and receives commands. It must answer each command once: by `done` or `failed`."""
 
     def announce(self, key: str, source_port: int, verbs: Iterable[str], host: str | None = None) -> None:
         """Announce at the next `flush` that a flow is new or has changed."""

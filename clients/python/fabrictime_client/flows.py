@@ -49,8 +49,7 @@ def pace_tcp(sock: socket.socket, rate_bps: int) -> int:
 
 
 class Flow:
-    """One flow, returned by `FlowEndpoint.add`. `key` identifies it permanently, even if its socket
-    changes."""
+    """One flow, returned by `FlowEndpoint.add`. `key` identifies it for ever, even if its socket changes."""
 
     def __init__(
         self,

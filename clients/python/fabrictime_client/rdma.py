@@ -190,8 +190,7 @@ class QueuePairs:
         return source_port
 
     def _leave_draining(self, pair: _Pair) -> None:
-        """Return a queue pair to RTS. Newer kernels refuse until sent packets are acknowledged, over the new
-        path."""
+        """Return a queue pair to RTS. Newer kernels refuse until the new path acknowledges sent packets."""
         end = time.monotonic() + _DRAIN_S
         while True:
             try:

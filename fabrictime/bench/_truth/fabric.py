@@ -64,8 +64,7 @@ class LeafSpine:
     def routes(
         self, source: NDArray[np.int64], target: NDArray[np.int64], spine: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the links of each route from `source` to `target` via `spine`, [routes, HOPS]; -1 for no
-        link."""
+        """Return each route's links from `source` to `target` via `spine`, [routes, HOPS]; -1 for no link."""
         inner = self.leaves * self.spines
         from_leaf, to_leaf = self.leaf_of(source), self.leaf_of(target)
         route = np.empty((len(source), HOPS), np.int64)

@@ -1,5 +1,4 @@
-"""Sends probes through the true queues: four true times, the queues met, and the stamps that a NIC would
-take."""
+"""Sends probes through the true queues: four true times, the queues met, and the stamps of a NIC."""
 
 from __future__ import annotations
 

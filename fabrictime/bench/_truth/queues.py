@@ -114,8 +114,7 @@ class LinkQueueing:
         self._flat = np.concatenate(self._behind)
 
     def wait_ns(self, link: Int64s, t_ns: Float64s) -> Float64s:
-        """Return the wait, ns, of a probe that reaches each `link` at `t_ns`, in the stretch or its
-        margin."""
+        """Return the wait, ns, of a probe that reaches each `link` at `t_ns`, in the stretch or margin."""
         key = np.clip(t_ns - self.begin_ns, 0.0, self._span - 1.0) + link * self._span
         order = np.argsort(key)
         at = np.empty(len(key), np.int64)

@@ -74,8 +74,7 @@ class Traffic:
     def _intensity(
         self, rate: float, begin_ns: float, end_ns: float, rng: np.random.Generator
     ) -> tuple[Float64s, Float64s]:
-        """Return times and the number of arrivals expected until each. It is linear between switches of the
-        sources."""
+        """Return times and the arrivals expected until each, linear between switches of the sources."""
         if not self.swing:
             return np.array([begin_ns, end_ns]), np.array([0.0, rate * (end_ns - begin_ns)])
         periods = int(2 * (end_ns - begin_ns) / (self.on_ns + self.off_ns) * 1.5 + 50)

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
 import numpy as np
 
 from fabrictime.bench import Missing, Progress, Target, Value
+from fabrictime.bench._parts import Parts, measure_parts, targets_of
 from fabrictime.bench.clock.baselines import Huygens, MinimumFilter
 from fabrictime.bench.clock.figures import GUARD_NS, accuracy, against_huygens, bounds, recovery, speed
 from fabrictime.bench.clock.scenarios import HEADLINE, SCENARIOS
 from fabrictime.bench.clock.score import STATES, Estimator, Fabrictime, Score, score
 
 NAME: Final = "clock"
-TARGETS: Final[Mapping[str, Target]] = {
+ACCURACY: Final = {
     "p99_ns_load40_symmetric": Target("ns", "<=", 3),
     "p99_ns_load40_asymmetry10": Target("ns", "<=", 12),
     "p99_ns_load80_500pps_asymmetry10": Target("ns", "<=", 25),
@@ -38,18 +38,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "holdover_60s_error_over_bound": Target("1", "<=", 1),
     "fit_samples_per_second_one_core": Target("samples/s", ">=", 20e6),
     "fit_speed_vs_linearsvc": Target("x", ">=", 200),
-    "solve_100k_nics_1m_edges_s": Target("s", "<=", 1.0),
-    "solve_memory_mb": Target("MB", "<=", 1_000),
-    "now_ns_per_call_c": Target("ns", "<=", 60),
-    "now_ns_per_call_python": Target("ns", "<=", 2_000),
-    "fabric_p99_ns_idle": Target("ns", "<=", 500),
-    "fabric_p99_ns_loaded": Target("ns"),
-    "fabric_p99_loaded_over_idle": Target("1", "<=", 3),
-    "p99_ns_load80_bursty": Target("ns", "<=", 40),
-    "p99_load80_bursty_over_independent": Target("1", "<=", 2.5),
-    "windows_to_100ns_load80_bursty": Target("windows", "<=", 4),
 }
-
 """Accuracy compares with the truth at the start, the middle and the end of every window after the third, over
 all pairs of clocks in any state. `bound_coverage` compares each SYNCED or HOLDOVER clock with its domain's
 own time (see `score`), at the windows' middles, for which bounds are stated. `windows_to_sync` and
@@ -58,17 +47,28 @@ correct if its errors are within three times the steady 99th percentile at every
 `bound_over_p99_error` is the maximum over the headline scenarios of this ratio: the median over pairs of the
 sum of both bounds, over the 99th percentile of the pairs' errors."""
 
-MODULES: Final = {
-    "solve": ("solve_100k_nics_1m_edges_s", "solve_memory_mb"),
-    "now": ("now_ns_per_call_c", "now_ns_per_call_python"),
-    "fabric": ("fabric_p99_ns_idle", "fabric_p99_ns_loaded", "fabric_p99_loaded_over_idle"),
-    "bursty": (
-        "p99_ns_load80_bursty",
-        "p99_load80_bursty_over_independent",
-        "windows_to_100ns_load80_bursty",
-    ),
+PARTS: Final[Parts] = {
+    "solve": {
+        "solve_100k_nics_1m_edges_s": Target("s", "<=", 1.0),
+        "solve_memory_mb": Target("MB", "<=", 1_000),
+    },
+    "now": {
+        "now_ns_per_call_c": Target("ns", "<=", 60),
+        "now_ns_per_call_python": Target("ns", "<=", 2_000),
+    },
+    "fabric": {
+        "fabric_p99_ns_idle": Target("ns", "<=", 500),
+        "fabric_p99_ns_loaded": Target("ns"),
+        "fabric_p99_loaded_over_idle": Target("1", "<=", 3),
+    },
+    "bursty": {
+        "p99_ns_load80_bursty": Target("ns", "<=", 40),
+        "p99_load80_bursty_over_independent": Target("1", "<=", 2.5),
+        "windows_to_100ns_load80_bursty": Target("windows", "<=", 4),
+    },
 }
-"""Modules with their own `measure(progress, quick)`, and the keys of the figures they must return."""
+"""Targets of the other modules, which measure by `measure(progress, quick)`."""
+TARGETS: Final = ACCURACY | targets_of(PARTS)
 
 RIVAL_WINDOWS: Final = 12
 QUICK_FLEET: Final = (12, 4)
@@ -98,8 +98,7 @@ def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
     figures.update(bounds(scores))
     figures.update(recovery(scores))
     figures.update(speed(progress, quick))
-    for module, keys in MODULES.items():
-        figures.update(_part(module, keys, progress, quick))
+    figures.update(measure_parts(NAME, PARTS, progress, quick))
     return {key: figures.get(key, Missing("not measured")) for key in [*TARGETS, *figures]}
 
 
@@ -108,15 +107,6 @@ def _rivals() -> list[Estimator]:
     if find_spec("sklearn") is not None:
         rivals += [Huygens(GUARD_NS), Huygens(None)]
     return rivals
-
-
-def _part(module: str, keys: Sequence[str], progress: Progress, quick: bool) -> Mapping[str, Value]:
-    """Return the figures of one of the bench's other modules."""
-    name = f"{__name__}.{module}"
-    if find_spec(name) is None:
-        return {key: Missing(f"{module}.py is not there yet") for key in keys}
-    figures: Mapping[str, Value] = import_module(name).measure(progress, quick)
-    return figures
 
 
 def run_cli(arguments: Sequence[str]) -> int:

@@ -27,8 +27,7 @@ SLOTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class PairLine:
-    """A pair's clock difference: peer minus prober is offset_ns + drift_ppb * 1e-9 * (c - at_ns) when the
-    prober reads c."""
+    """Peer minus prober of a pair is offset_ns + drift_ppb * 1e-9 * (c - at_ns) when the prober reads c."""
 
     prober: int
     peer: int
@@ -39,8 +38,7 @@ class PairLine:
 
 @dataclass(slots=True)
 class PairSamples:
-    """The samples of a directed pair in one window, relative to `at_ns` and the clock difference
-    `base_ns`."""
+    """A directed pair's samples in one window, relative to `at_ns` and the clock difference `base_ns`."""
 
     peer: int
     at_ns: int
@@ -67,8 +65,7 @@ class MinimumFilter:
 
     def __init__(self) -> None:
         self._past: list[tuple[list[int], Int64s, Float64s]] = []
-        """The last windows: the numbers of the clocks, their readings at the common instant, and their
-        offsets."""
+        """The last windows: clocks' numbers, their readings at the common instant, and offsets."""
 
     def window(self, window_input: WindowInput) -> Mapping[str, Line]:
         """Return the line of each clock for this window."""
@@ -88,8 +85,7 @@ class MinimumFilter:
         return _named(window_input, clocks, readings, offsets, drifts)
 
     def _rates(self) -> dict[int, float] | None:
-        """Return each clock's rate of change of offset, ppb, by a line through past offsets; None with fewer
-        than two."""
+        """Return the rate of change, ppb, of clocks by a line through past offsets; None below two."""
         if len(self._past) < 2:
             return None
         clocks, last, _ = self._past[-1]

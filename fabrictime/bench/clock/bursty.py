@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fabrictime.bench import Figure, Missing, Progress, Target, Value
+from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._truth import Clocks, LeafSpine, LinkQueueing, Probes, Stamps, Traffic, probe
 from fabrictime.bench._truth.clocks import KNOT_NS, walk
 from fabrictime.bench.clock.samples import EPOCH_NS, Flush, WindowInput
@@ -26,11 +26,6 @@ from native.core import ProbeColumns
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
-TARGETS: Final = {
-    "p99_ns_load80_bursty": Target("ns", "<=", 40),
-    "windows_to_100ns_load80_bursty": Target("windows", "<=", 4),
-    "p99_load80_bursty_over_independent": Target("1", "<=", 2.5),
-}
 
 WINDOW_NS: Final = 2_000_000_000
 STRETCHES: Final = 8
@@ -75,8 +70,7 @@ class BurstyFleet:
         self._half = (half - half.T)[self._nic, self._peer]
 
     def windows(self) -> Iterator[tuple[WindowInput, WindowInput]]:
-        """Yield the samples of each window twice: in shared queues, and in the same queues at independent
-        times."""
+        """Yield the samples of each window twice: in shared queues, and at independent times."""
         for index in range(self._windows):
             begin, stretch = float(index * WINDOW_NS), WINDOW_NS / STRETCHES
             shared: list[Stamps] = []
@@ -186,8 +180,7 @@ def scores(nics: int, peers: int, windows: int, seed: int, progress: Progress) -
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure and return the figures by key, in about three minutes, or a quarter of one with `quick` (16
-    NICs, 6 windows)."""
+    """Measure and return the figures by key, in about three minutes, or a quarter of one with `quick`."""
     nics, peers, windows = (16, 4, 6) if quick else (32, 10, 16)
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     progress(f"clocks in shared queues at 80 %: {nics} NICs, {windows} windows, seed {seed}")

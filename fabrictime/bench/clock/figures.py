@@ -31,8 +31,7 @@ NO_SKLEARN: Final = "scikit-learn is not installed: pip install fabrictime[bench
 
 
 def accuracy(name: str, ours: Score, rivals: Mapping[str, Score]) -> Iterator[tuple[str, Value]]:
-    """Yield our figures of a headline scenario and, for context, the rivals' and ours over the rivals'
-    windows."""
+    """Yield our figures of a headline scenario and, beside them, the rivals' and ours over their windows."""
     yield f"p99_ns_{name}", ours.p99_ns()
     yield f"p99_live_ns_{name}", Figure(ours.p99_ns(live=True), "ns", "the line before, carried on")
     windows = min((len(other.state) for other in rivals.values()), default=0)

@@ -126,8 +126,7 @@ class Scenario:
     windows: int = 30
     window_s: float = 2.0
     rate_pps: float = 500.0
-    """Samples per second of a directed pair, over all its paths; they are coded pairs with exponential
-    gaps."""
+    """Samples per second of a directed pair over all paths; they are coded pairs with exponential gaps."""
     spacing_ns: int = 20_000
     """Spacing of a coded pair, by default that of the probers; 0 sends single probes."""
     paths: int = 1
@@ -138,8 +137,7 @@ class Scenario:
     """Queueing hops per direction: the first is the sender's link, the last the receiver's."""
     frame_ns: float = 334.0
     delay_ns: tuple[float, float] = (3_000.0, 8_000.0)
-    """One-way delay without queues, uniform over pairs of NICs; both directions differ only by the
-    asymmetry."""
+    """One-way delay without queues, uniform over NIC pairs; both directions differ only by the asymmetry."""
     asymmetry_ns: float = 0.0
     """Rms over pairs of NICs of half of (delay out - delay back): the error of the pair's offset."""
     asymmetric_pairs: int = 0

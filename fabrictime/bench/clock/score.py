@@ -68,8 +68,7 @@ class Estimator(Protocol):
 
 
 class Fabrictime:
-    """Our own estimator: a `NicWindow` per prober, then `clock_fits`, then `ShardClocks`; each NIC is one
-    clock."""
+    """Our estimator: a `NicWindow` per prober, then `clock_fits`, then `ShardClocks`; a NIC is a clock."""
 
     name = "fabrictime"
 
@@ -169,8 +168,7 @@ class Score:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def p99_ns(self, *, live: bool = False, until: int | None = None) -> float:
-        """Return the 99th percentile of pair errors over all pairs of clocks and the windows after the
-        third."""
+        """Return the 99th percentile of pair errors over all clock pairs and windows after the third."""
         return _percentile(self.pair_errors_ns(slice(WARM_UP, until), live=live), 99)
 
     def clock_errors_ns(self) -> Float64s:
@@ -190,16 +188,14 @@ class Score:
         return errors_ns
 
     def covered(self) -> tuple[int, int]:
-        """Return the numbers of bounds that held and of all bounds, of SYNCED and HOLDOVER clocks in every
-        window."""
+        """Return the numbers of bounds that held and of all, of SYNCED and HOLDOVER clocks in any window."""
         errors = self.clock_errors_ns()
         stated = (self.state >= STATES[HOLDOVER]) & ~np.isnan(errors)
         covered = np.abs(errors[stated]) <= self.bound_ns[stated]
         return int(covered.sum()), int(stated.sum())
 
     def pairs_covered(self) -> tuple[int, int]:
-        """Return the same two numbers for pairs of clocks: their difference is compared with the sum of both
-        bounds."""
+        """Return the same two numbers for pairs of clocks: difference against the sum of both bounds."""
         covered = every = 0
         for w in range(len(self.state)):
             members = np.flatnonzero(self.state[w] >= STATES[HOLDOVER])
@@ -212,8 +208,7 @@ class Score:
         return covered, every
 
     def bound_over_p99(self) -> float:
-        """Return the median sum of two clocks' bounds, over pairs and windows after the third, over
-        `p99_ns`."""
+        """Return the median sum of two bounds, over pairs and windows after the third, over `p99_ns`."""
         bounds = [
             (row[:, None] + row[None])[np.triu_indices(len(row), 1)]
             for row in (self.bound_ns[w, self.alive[w]] for w in range(WARM_UP, len(self.bound_ns)))
@@ -353,8 +348,7 @@ class EstimatorRun:
 
 
 def _error(line: Line, t_ns: Float64s, ahead_ns: Float64s, epoch_ns: int) -> Float64s:
-    """Return corrected reading minus truth, ns. It uses readings relative to the epoch, which a double can
-    hold."""
+    """Return corrected reading minus truth, ns. A double holds readings relative to the epoch."""
     since = (epoch_ns - line.at_ns) + (t_ns + ahead_ns)
     offset_ns = (line.offset_ns + (epoch_ns - EPOCH_NS)) + line.offset_fraction_ns
     return ahead_ns + offset_ns + line.drift_ppb * 1e-9 * since

@@ -36,8 +36,7 @@ LIMIT_S: Final = 240.0
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Return the figures, after some 20 s, or 3 s with `quick`, which uses a fleet of a fiftieth of the
-    size."""
+    """Return the figures, after some 20 s, or 3 s with `quick`, which uses a fiftieth of the fleet."""
     nics, factor_nics = (NICS // 50, FACTOR_NICS // 4) if quick else (NICS, FACTOR_NICS)
     progress(f"mesh solve: {nics} NICs, {nics * PEERS} edges")
     figures: dict[str, Value] = {}

@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 
 from fabrictime.bench import Figure, Progress, Value
-from fabrictime.bench._fabric import needs_fabric
 from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import JobRun
 from fabrictime.bench.control.watch import Watch
@@ -42,12 +41,6 @@ CHOSEN_S: Final = 15.0
 CHOSEN_PORT: Final = 42_000
 CANDIDATES: Final = 300
 READY_S: Final = 60.0
-KEYS: Final = (
-    "two_alltoall_throughput_vs_ecmp",
-    "two_alltoall_vs_optimum",
-    "oscillations_10min",
-    "pause_stops_within_ms",
-)
 
 
 def _job(
@@ -68,7 +61,6 @@ def _job(
     )
 
 
-@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure and return the figures by key, in about seven minutes, or two with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from fabrictime.bench import Figure, Progress, Value
-from fabrictime.bench._fabric import CannotRun, needs_fabric
+from fabrictime.bench._fabric import CannotRun
 from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import FlowRun, JobRun, Loop, Span
 from fabrictime.bench.control.watch import Watch
@@ -45,13 +45,11 @@ LIGHT_BYTES, LIGHT_GAP_S = 40_000, 0.5
 limits, which are shares of all flows, would apply to two flows only."""
 TRIED: Final = 64
 """Number of source ports tried to make two flows meet; with four spines about one in four does."""
-KEYS: Final = ("probe_delay_p99_after_vs_before",)
 
 Delays = dict[str, list[tuple[float, float]]]
 """By link: (send time, s since the Unix epoch; delay, ns) of the probes that crossed it."""
 
 
-@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure and return the figures by key, in about four minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):

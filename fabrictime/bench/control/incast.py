@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from fabrictime.bench import Figure, Progress, Value
-from fabrictime.bench._fabric import CannotRun, needs_fabric
+from fabrictime.bench._fabric import CannotRun
 from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import (
     FRAME_BYTES,
@@ -47,11 +47,6 @@ PACED_S: Final = 6.0
 SETTLE_S: Final = 3.0
 KNOWN_S: Final = 15.0
 MAX_PACED_S: Final = 5.0
-KEYS: Final = (
-    "incast_bystander_rpc_p99_vs_unpaced",
-    "incast_queue_p99_vs_unpaced",
-    "incast_goodput_vs_unpaced",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,6 @@ class _Interval:
         )
 
 
-@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure and return the figures by key, in about four minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):
@@ -159,8 +153,7 @@ def _flows(watch: Watch, job: JobRun) -> list[str]:
 
 
 def _paced(watch: Watch, job: JobRun, since: int) -> set[str]:
-    """Return the ids of the job's flows that an actuator paced, according to reports from index `since`
-    on."""
+    """Return the ids of the job's flows that an actuator paced, by reports from index `since` on."""
     flows = set(_flows(watch, job))
     return {
         action["flow_id"]

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench._fabric import needs_fabric
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import CannotRun
 from fabrictime.bench.control.failover import (
     RATE_BPS,
     Steady,
@@ -37,10 +37,8 @@ TRIALS, QUICK_TRIALS = 12, 4
 FAULT_S: Final = 1.2
 REST_S: Final = 3.0
 """Pause in which the log's readers reconnect and new links of flows become known."""
-KEYS: Final = ("local_repair_failover_ms_p99",)
 
 
-@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure and return the figures by key, in a minute and a half, or less with `quick`."""
     with watched_fabric(progress, RATE_BPS, LOCAL_REPAIR_MS) as (control, _, data, watch):
@@ -70,7 +68,7 @@ def _trials(
             time.sleep(REST_S)
     took, lost = _regained(flows, faults, progress)
     if not took:
-        return {key: Missing("no fault hit a flow") for key in KEYS}
+        raise CannotRun("no fault hit a flow")
     reflexes = sum(action["outcome"] == "LOCAL_REPAIR" for action in watch.actions)
     return {
         "local_repair_failover_ms_p99": Figure(

@@ -37,23 +37,15 @@ RATE_BPS: Final = 100_000_000_000
 SEEDS, QUICK_SEEDS = 10, 2
 MORE_CONNECTIONS: Final = 2
 PORTS: Final = 128
-"""Number of source ports whose routes hosts trace for each pair: eight times the spines, as its setting
-advises."""
+"""Number of source ports whose routes hosts trace for each pair: eight times the spines, as advised."""
 ALL_PAIRS: Final = 1_000_000
 FLOWLET_US: Final = 64.0
 """Flowlet gap of some round trips, as in switches that balance flowlets."""
 QUEUES_LAG_NS: Final = 75 * MS
-"""Delay of a window of queues: 25 ms of batching, 25 ms of map, inference, and three passes through the
-log."""
+"""Delay of a window of queues: 25 ms of batching, 25 ms of map, inference, and three log passes."""
 WARM_S, STEER_S, MEASURE_S = 1.0, 6.0, 1.5
 OBSERVE_S: Final = 1.5
 PROBES_PPS: Final = 100.0
-KEYS: Final = (
-    "sim_two_alltoall_vs_ecmp",
-    "sim_two_alltoall_vs_flowlet",
-    "sim_contended_share_of_line_rate",
-    "sim_contended_delay_us_p99",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +167,7 @@ class Loop:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure and return the figures by key, in about a quarter of an hour on two cores, or three minutes
-    with `quick`."""
+    """Measure and return the figures by key, in about 15 minutes on two cores, or three with `quick`."""
     seeds = [random.SystemRandom().randrange(2**31) for _ in range(QUICK_SEEDS if quick else SEEDS)]
     runs = [(Scenario(), seed) for seed in seeds]
     if not quick:

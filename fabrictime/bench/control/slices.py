@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from fabrictime.bench import Figure, Progress, Value
-from fabrictime.bench._fabric import needs_fabric
 from fabrictime.bench.control.failover import watched_fabric
 from fabrictime.bench.control.live_fabric import FlowRun, Loop, configure
 from fabrictime.bench.control.watch import Watch
@@ -36,10 +35,8 @@ AFTER_S: Final = 2.0
 IDLE_S: Final = 4.0
 KNOWN_S: Final = 15.0
 PORTS: Final = range(20_000, 32_000)
-KEYS: Final = ("slice_guarantee_error", "idle_bandwidth_reused")
 
 
-@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure and return the figures by key, in about four minutes, or one with `quick`."""
     with watched_fabric(progress, RATE_BPS) as (control, bootstrap, _, watch):

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from fabrictime.bench import Figure, Progress, Target, Value
+from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._truth import Clocks, LeafSpine, Traffic
 from fabrictime.bench.detect._shared_worker import Worker
 from fabrictime.bench.detect.shared_fabric import CLOCK_BOUND_NS, EPOCH_NS, MS, SLOT_NS, Scene, draw
@@ -20,7 +20,6 @@ from fabrictime.bench.detect.standing_queues import Watch, is_there, present_que
 from native.core import ClockLine
 from schemas.records import LinkQueues
 
-TARGETS: Final = {"false_queue_after_clock_step_s": Target("s", "<=", 0)}
 STEPS_NS: Final = (1_000_000.0, -1_000_000.0, 100_000.0, -100_000.0)
 STEP_AT_NS: Final = 2_300 * MS
 WINDOW_NS: Final = 1_000 * MS

@@ -18,7 +18,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from fabrictime.bench import Figure, Progress, Target, Value
+from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._pipeline import embedded_log
 from fabrictime.bench._sim_pipeline import PARTITIONS, SimPipeline
 from producers.sim.settings import SimSettings
@@ -36,14 +36,6 @@ from streams.queues.stage import QueuesStage
 from streams.runtime.operator import Output
 from streams.runtime.sim_runner import SimOutput, SimRunner
 
-TARGETS: Final = {
-    "contention_open_ms_p95": Target("ms", "<=", 150),
-    "contention_close_ms_p95": Target("ms", "<=", 1_000),
-    "contention_link_right": Target("1", ">=", 0.98),
-    "contention_kind_right": Target("1", ">=", 0.95),
-    "contention_kind_right_without_reports": Target("1", ">=", 0.9),
-}
-
 MS: Final = 1_000_000
 SHARD: Final = "sim"
 NICS: Final = 64
@@ -59,8 +51,7 @@ GATHER_NS: Final = 10 * MS
 HOPS: Final = 3
 """Passes through the log until windows can be published: probes, path queueing, queues."""
 SHORT_NS: Final = 150 * MS
-"""True contention that is shorter than this need not be detected: it may end before its window has to
-open."""
+"""True contention that is shorter than this need not be detected: it may end before its window opens."""
 SLACK_NS: Final = 150 * MS
 """Tolerance for the times when a window is matched with true contention."""
 REPORTED, UNREPORTED = "with flow reports", "without flow reports"
@@ -238,8 +229,7 @@ class Run:
             published.closed_ns, published.close_at_ns = window["closed_ns"], at_ns
 
     def score(self, into: Score, reports: str, verbose: bool = False) -> None:
-        """Add to `into` how the contention that was detected, with or without `reports`, compares with the
-        truth."""
+        """Add to `into` how detected contention, with or without `reports`, compares with the truth."""
         first_ns = self.sim.start_ns + round(WARM_UP_S * 1e9)
         last_ns = self.sim.start_ns + round(self.seconds * 1e9)
         matched: set[int] = set()
@@ -301,8 +291,7 @@ def _meet(published: Detected, true: TrueContention) -> bool:
 
 
 def _events(rng: np.random.Generator, seconds: float) -> Iterator[str]:
-    """Draw faults of every kind, one by one, each for 600 to 1,500 ms; collisions come from the jobs
-    themselves."""
+    """Draw faults of every kind, one by one, each for 600 to 1,500 ms; jobs cause collisions."""
     at_s = WARM_UP_S + 0.2
     nics = Fleet(Shape.of(NICS)).nic_ids
     kinds = ["incast", "slow-receiver", "slow-sender", "pause-storm"]
@@ -323,8 +312,7 @@ def _events(rng: np.random.Generator, seconds: float) -> Iterator[str]:
 
 
 def log_hop_ns(progress: Progress) -> float:
-    """Return the 95th percentile of the time from sending a message to reading it, ns, with an embedded
-    log."""
+    """Return the 95th percentile of the time from sending a message to reading, ns, with an embedded log."""
     progress("one message through the log")
     delays_ns = []
     with TemporaryDirectory() as directory, embedded_log(Path(directory), 1) as bootstrap:

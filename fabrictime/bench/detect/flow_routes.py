@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fabrictime.bench import Figure, Missing, Progress, Target, Value
+from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.ipc import connect
@@ -26,12 +26,6 @@ from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.topics import FLOW_ROUTES, FLOWS, Topic
 from streams.runtime.flow_routes import FlowRouteTable
 
-TARGETS: Final = {
-    "flow_paths_right": Target("share", ">=", 1.0),
-    "flow_path_known_ms_p95": Target("ms"),
-    "ways_right": Target("share", ">=", 1.0),
-    "ways_known_s": Target("s"),
-}
 FLOWS_EACH: Final = 6
 """Number of UDP flows, and also of TCP flows."""
 RATE_BPS: Final = 2_000_000
@@ -67,8 +61,7 @@ class _Follower:
         self._reader = TopicReader.open(bootstrap, starts, fetch_wait_ms=20)
         self.book = FlowRouteTable()
         self.hops: dict[tuple[str, str, int, int], tuple[float, list[str]]] = {}
-        """By protocol, NIC and ports of a flow: the time, s, of its first published links, and the newest
-        links."""
+        """By a flow's protocol, NIC and ports: time, s, of its first published links, and the newest."""
 
     def until(self, subject: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
         """Read the log until `subject()` is true, for at most `limit_s`; return whether it is."""
@@ -155,8 +148,7 @@ def _flow_paths(control: ControlClient, follower: _Follower, nics: list[str]) ->
 def _all_to_all(
     control: ControlClient, follower: _Follower, nics: dict[str, dict[str, Any]], socket: Path
 ) -> dict[str, Value]:
-    """Register a movable flow from each NIC to each other host's NIC; wait until all their routes are
-    known."""
+    """Register a movable flow from each NIC to each other host's NIC; wait until all routes are known."""
     pairs = [(a, b) for a in nics for b in nics if nics[a]["host"] != nics[b]["host"]]
     with ExitStack() as stack:
         program = stack.enter_context(connect(socket, 10))

@@ -177,8 +177,7 @@ class ProbedFleet:
         self._count = 0
 
     def starve(self, nic: int, for_ns: int) -> None:
-        """Take the processor away from a NIC's agent for `for_ns`, so that it sends no probes and answers
-        late."""
+        """Take the processor away from a NIC's agent for `for_ns`, so it sends no probes, answers late."""
         self.starvation_end_ns[nic] = self.now_ns + for_ns
         self._trouble[nic] = for_ns
 

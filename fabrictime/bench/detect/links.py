@@ -21,7 +21,9 @@ from typing import Any, Final, cast
 import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench._fabric import CannotRun, running_fabric
 from fabrictime.bench._pipeline import Service, embedded_log
+from fabrictime.bench.clock.fabric import wait_synced
 from fabrictime.bench.detect.link_evidence import ProbedFleet
 from fabrictime.bench.detect.live_links import LiveLinks
 from producers.sim.settings import SimSettings
@@ -168,8 +170,7 @@ def _grey_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[s
 
 
 def _flaps(progress: Progress, times: int, seed: int) -> dict[str, Value]:
-    """Flap a link of a small fleet while a real worker is killed at random; compare its counts with the
-    truth."""
+    """Flap a link of a small fleet while a real worker is killed at random; compare counts with the truth."""
     progress(f"flaps: {times} of them, the worker killed on the way")
     rng = np.random.default_rng(seed)
     link = "leaf2:swp5>spine3:swp2"
@@ -219,13 +220,8 @@ def _kill(worker: Service, bootstrap: str, folder: Path) -> Service:
 
 
 HOG: Final = "while True: pass"
+COMMAND: Final = (sys.executable, "-m", "fabrictime")
 FABRIC: Final = """
-[log]
-port = 0
-[history]
-port = 0
-[web]
-port = 0
 [fabric]
 host_rate_bps = 20000000
 fabric_rate_bps = 20000000
@@ -241,19 +237,15 @@ def _false_alarms(progress: Progress, seconds: float) -> dict[str, Value]:
     Returns the numbers of false verdicts of link health and of false alerts.
     """
     progress(f"false alarms: the fabric at {LOAD:.0%} load for {seconds:g} s beside two hogs")
-    with tempfile.TemporaryDirectory(prefix="ft-false-") as name:
-        folder = Path(name)
-        (folder / "fabrictime.toml").write_text(FABRIC)
-        common = ["--config", str(folder / "fabrictime.toml"), "--dir", str(folder / "data")]
-        try:
-            with _up(common, seconds + 60):
-                _wait_ready(common)
-                with _load(seconds, folder / "data"), _hogs():
-                    time.sleep(seconds)
-                links = json.loads(_fabrictime("links", "--all", "--json", *common))["rows"]
-                alerts = json.loads(_fabrictime("alerts", "--all", "--json", *common))["rows"]
-        except (RuntimeError, subprocess.TimeoutExpired, ValueError) as error:
-            return {"false_alarms_10min": Missing(f"the fabric did not run: {str(error)[:160]}")}
+    try:
+        with running_fabric(progress, FABRIC, round(seconds / 60) + 5) as (control, bootstrap, data):
+            wait_synced(bootstrap, len(control.ask("show")["nics"]))
+            with _load(seconds, data), _hogs():
+                time.sleep(seconds)
+            links = json.loads(_fabrictime("links", "--all", "--json", "--dir", str(data)))["rows"]
+            alerts = json.loads(_fabrictime("alerts", "--all", "--json", "--dir", str(data)))["rows"]
+    except (CannotRun, RuntimeError, subprocess.TimeoutExpired, ValueError) as error:
+        return {"false_alarms_10min": Missing(f"the fabric did not run: {str(error)[:160]}")}
     about_links = [a for a in alerts if a["kind"].startswith(("LINK", "NIC", "HOST"))]
     for alert in about_links:
         progress(f"false alarm: {alert['kind']} {alert['subject']}: {alert['text']}")
@@ -268,85 +260,20 @@ def _kinds(alerts: list[Mapping[str, Any]]) -> str:
 
 
 def _fabrictime(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "fabrictime", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=120)
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout
 
 
-def _wait_ready(common: list[str]) -> None:
-    """Wait until clocks are available, which shows that probes flow and the worker works."""
-    end_s = time.monotonic() + 90
-    while time.monotonic() < end_s:
-        try:
-            if json.loads(_fabrictime("clock", "--json", *common))["summary"]["synced"] >= 8:
-                return
-        except RuntimeError:  # not up yet
-            pass
-        time.sleep(1)
-    raise RuntimeError("8 clocks were not SYNCED within 90 s")
-
-
-@contextmanager
-def _up(common: list[str], max_s: float) -> Iterator[None]:
-    started = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "fabrictime",
-            "up",
-            "--fleet",
-            "fabric",
-            "--for",
-            f"{max_s + 240:g}s",
-            "--json",
-            *common,
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield
-    finally:
-        started.terminate()
-        try:
-            started.wait(60)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait()
-
-
 @contextmanager
 def _load(seconds: float, data: Path) -> Iterator[None]:
     """Let every host send to the host halfway round the ring, for `seconds`."""
+    options = ["--rate", f"{20 * LOAD:g}mbit", "--for", f"{seconds:g}s", "--dir", str(data)]
+    commands = [[*COMMAND, "fabric", "flow", f"h{n + 1}", f"h{(n + 4) % 8 + 1}", *options] for n in range(8)]
     flows = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "fabrictime",
-                "fabric",
-                "flow",
-                f"h{n + 1}",
-                f"h{(n + 4) % 8 + 1}",
-                "--rate",
-                f"{20 * LOAD:g}mbit",
-                "--for",
-                f"{seconds:g}s",
-                "--dir",
-                str(data),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for n in range(8)
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for command in commands
     ]
     try:
         yield

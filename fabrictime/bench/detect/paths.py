@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fabrictime.bench import Figure, Progress, Target, Value
-from fabrictime.bench._fabric import needs_fabric, running_fabric
-from fabrictime.bench.detect.flow_routes import TARGETS as FLOW_ROUTE_TARGETS
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import running_fabric
 from fabrictime.bench.detect.flow_routes import measure_routes
 from fabrictime.commands.views.topology import Reader
 from fabrictime.testbed.control import ControlClient
@@ -28,12 +27,6 @@ workers = 0
 clock_pages = false
 [probes]
 rate_pps = 500
-[log]
-port = 0
-[history]
-port = 0
-[web]
-port = 0
 [fabric]
 hosts = {hosts}
 leaves = {leaves}
@@ -41,16 +34,8 @@ spines = {spines}
 """
 LIMIT_S: Final = 150.0
 PROVEN: Final = 12
-TARGETS: Final = {
-    "topology_links_found": Target("share", ">=", 1.0),
-    "topology_links_found_after_move": Target("share", ">=", 1.0),
-    "topology_found_after_s": Target("s"),
-    "topology_found_after_move_s": Target("s"),
-    **FLOW_ROUTE_TARGETS,
-}
 
 
-@needs_fabric(TARGETS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure and return the figures by key, in about a minute, less with `quick`."""
     settings = SETTINGS.format(hosts=4 if quick else 8, leaves=2 if quick else 4, spines=3 if quick else 4)

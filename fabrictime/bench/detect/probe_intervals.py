@@ -24,8 +24,7 @@ from schemas.records import ProbeBatch
 
 Links = tuple[str, ...]
 Route = Callable[[str, str, int, int], Links]
-"""A function of (source NIC, destination NIC, source port, destination port) that returns the links of such
-packets."""
+"""A function of (source NIC, destination NIC, source port, destination port) to the links of such packets."""
 Times = Mapping[tuple[str, str, int], NDArray[np.int64]]
 """Times at which requests were sent, ns of the system clock, by (NIC, peer, source port)."""
 
@@ -46,8 +45,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Gaps between the probes of each subject, ns, in order; with fewer than two probes, the whole
-    interval."""
+    """Gaps between the probes of each subject, ns, in order; below two probes, the whole interval."""
 
     gaps_ns: Mapping[Any, NDArray[np.int64]]
 

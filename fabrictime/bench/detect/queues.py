@@ -29,8 +29,7 @@ QUIET: Final = Traffic(incast_every_ns=0.0)
 INCASTS: Final = Traffic(incast_every_ns=4e6, incast_bytes=(256e3, 768e3), incast_senders=(8, 24))
 """Traffic without incasts, and with incasts of 8 to 24 senders with 32 kB each."""
 EVEN: Final = Traffic(load=(0.43, 0.57), idle=0.0, incast_every_ns=0.0)
-"""Traffic of many flows between random NICs. The loads of links in series cannot be told apart if some links
-are idle."""
+"""Traffic of many flows between random NICs. Idle links make loads of links in series inseparable."""
 WARM_UP_SLOTS: Final = 100 * MS // SLOT_NS
 """Slots until the floors are known, which are not measured."""
 SECOND_NS: Final = 1_000_000_000
@@ -113,8 +112,7 @@ def _utilisation(progress: Progress, quick: bool) -> dict[str, Value]:
 
 
 def _speed(progress: Progress, quick: bool) -> dict[str, Value]:
-    """Time the solver for 1,024 NICs at the default 1,000 probes/s each, in comparison with non-negative
-    Lasso."""
+    """Time the solver for 1,024 NICs at the default 1,000 probes/s each, against non-negative Lasso."""
     progress("queue inference of 1,024 NICs against the clock")
     rng = np.random.default_rng(1)
     fleet = Fleet(Shape.of(1024, rate_bps=RATE_BPS), 1)

@@ -14,24 +14,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fabrictime.bench import Figure, Progress, Target, Value
+from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._truth import LeafSpine, Traffic
 from fabrictime.bench.detect.shared_fabric import EPOCH_NS, SLOT_NS, Costs, Scene, draw, link_numbers
 from schemas.records import LinkQueues
 
 Float64s = NDArray[np.float64]
-TARGETS: Final = {
-    **{
-        f"queue_rms_over_perfect_probe_{rate}pps_batch{batch}": Target("1", "<=", 1.25)
-        for rate in (4_000, 2_000, 1_000)
-        for batch in (8, 48)
-    },
-    "queue_rms_over_last_slot": Target("1", "<=", 0.9),
-    "idle_link_slots_above_3kb": Target("1", "<=", 0.02),
-    "depth_above_probe_evidence": Target("slots", "<=", 0),
-    "bound_bytes_coverage": Target("1", ">=", 0.95),
-    "utilisation_bound_coverage": Target("1", ">=", 0.95),
-}
 
 WARM_UP_NS: Final = 1_500_000_000
 """Time until floors are known and depths are calibrated, which is not measured."""
@@ -112,8 +100,7 @@ class Found:
 
 
 def depths(scene: Scene, records: list[LinkQueues]) -> tuple[Float64s, Float64s, NDArray[np.bool_]]:
-    """Return published depths and their bounds, [slots, links], and whether each slot was published,
-    [slots]."""
+    """Return published depths and their bounds, [slots, links], and if each slot was published, [slots]."""
     number = link_numbers(scene.fabric)
     shape = scene.slots.depth_bytes.shape
     depth, bound, there = np.zeros(shape), np.zeros(shape), np.zeros(shape[0], bool)
@@ -280,8 +267,7 @@ def figures_of(rows: list[Found]) -> dict[str, Value]:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure and return the figures by key, in about four minutes, or a quarter of one with `quick` (two
-    rows, shorter)."""
+    """Measure and return the figures by key, in about four minutes, or a quarter of one with `quick`."""
     rows = [Row(16, 4_000, 8), Row(16, 1_000, 8)] if quick else ROWS
     results = []
     for row in rows:

@@ -14,7 +14,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from fabrictime.bench import Figure, Progress, Target, Value
+from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._truth import LeafSpine, Standing, Traffic
 from fabrictime.bench.detect._shared_worker import Worker
 from fabrictime.bench.detect.contention import GATHER_NS, HOPS, log_hop_ns
@@ -28,20 +28,6 @@ from streams.runtime.flow_table import FlowTable
 from streams.runtime.pipeline_constants import FLOW_LAG_NS
 
 RATES_PPS: Final = (4_000, 2_000, 1_000)
-TARGETS: Final = {
-    **{
-        f"standing_queue_{key}_{rate}pps_{reports}": target
-        for key, target in (
-            ("found", Target("1", ">=", 1.0)),
-            ("link_right", Target("1", ">=", 0.98)),
-            ("opened_ms_p95", Target("ms", "<=", 150)),
-        )
-        for rate in RATES_PPS
-        for reports in ("with_reports", "without_reports")
-    },
-    "standing_kind_right_with_reports": Target("1", ">=", 0.95),
-    "standing_kind_right_without_reports": Target("1", ">=", 0.9),
-}
 
 NICS: Final = 16
 FIRST_NS, EVERY_NS, LASTS_NS = 1_600 * MS, 500 * MS, 300 * MS
@@ -89,8 +75,7 @@ def draw_events(fabric: LeafSpine, seconds: float, rng: np.random.Generator) -> 
 
 
 class Reports:
-    """The flow reports of all hosts, for flows of standing queues and for one flow of other traffic per
-    link."""
+    """The flow reports of all hosts, for flows of standing queues and one flow of other traffic per link."""
 
     def __init__(self, scene: Scene, events: list[Event], rng: np.random.Generator) -> None:
         self._nics, self._links = scene.fabric.nic_names(), scene.fabric.names()
@@ -303,8 +288,7 @@ def is_there(window: Published, scene: Scene, present: np.ndarray) -> bool:
 
 
 def run(rate: int, seed: int, seconds: float, late: float, scores: dict[str, Score]) -> None:
-    """Add one run at a probe rate to the scores; `late` is the time, ns, that a message takes through the
-    log."""
+    """Add one run at a probe rate to the scores; `late` is a message's time, ns, through the log."""
     rng = np.random.default_rng(seed)
     fabric = LeafSpine(NICS)
     events = draw_events(fabric, seconds, rng)

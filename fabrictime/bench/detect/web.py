@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench._fabric import CannotRun, needs_fabric, running_fabric
+from fabrictime.bench._fabric import CannotRun, running_fabric
 from fabrictime.bench.detect.web_reader import (
     BrowserReader,
     Named,
@@ -34,15 +34,8 @@ from fabrictime.testbed.control import ControlClient
 from schemas.ids import cable_id
 
 LINK_BPS: Final = 100_000_000
-"""Rate of every link. Two flows on two cores can fill it, but not 1 Gbit/s. Other settings keep their
-defaults."""
+"""Rate of every link. Two flows on two cores can fill it, but not 1 Gbit/s. Other settings are defaults."""
 SETTINGS: Final = f"""
-[log]
-port = 0
-[history]
-port = 0
-[web]
-port = 0
 [fabric]
 host_rate_bps = {LINK_BPS}
 fabric_rate_bps = {LINK_BPS}
@@ -66,7 +59,6 @@ STANDS_MS: Final = 60.0
 TRAFFIC_S: Final = 8.0
 TRAFFIC_BPS: Final = 70_000_000
 """Rate of each of two flows into one link; neither flow fills its sender's own link."""
-KEYS: Final = ("web_names_fault_s_worst", "web_names_fault_right")
 
 LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_detect_s_p95 has 2 s"
 
@@ -111,8 +103,7 @@ class Seen:
 
 
 def scored(case: Case, sights: Sequence[Sight], made_ms: float, healed_ms: float) -> Seen:
-    """Return the result of a case, from all sightings from its creation to the end of the quiet time after
-    it."""
+    """Return the result of a case, from all sightings from its creation to the end of the following quiet."""
     named_s = cleared_s = None
     wrong: dict[str, None] = {}
     lines = ""
@@ -143,8 +134,7 @@ def _passed(case: Case, rows: Iterable[Named]) -> bool:
 
 
 def _wrong(case: Case, rows: Iterable[Named], stands: bool) -> Iterator[str]:
-    """Yield the rows that the case does not explain. A second kind is wrong once the expected one
-    `stands`."""
+    """Yield rows that the case does not explain. A second kind is wrong once the expected one `stands`."""
     for row in rows:
         is_expected = row.subject in case.expected_kinds or row.subject in case.allowed
         other = stands and case.expected_kinds.get(row.subject, row.kind) != row.kind
@@ -152,10 +142,8 @@ def _wrong(case: Case, rows: Iterable[Named], stands: bool) -> Iterator[str]:
             yield f"{row.subject} {row.kind}"
 
 
-@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure and return the figures by key, in about five minutes, or one and a quarter with `quick` (a case
-    of each kind)."""
+    """Measure and return the figures by key, in about five minutes, or one and a quarter with `quick`."""
     with running_fabric(progress, SETTINGS) as (control, bootstrap, data):
         url = _web_url(data)
         missing = browser_missing()
@@ -195,8 +183,7 @@ def _figures(results: Sequence[Seen], moved_s: float | None, how: str, quick: bo
 
 
 def _slowest(results: Sequence[Seen], how: str) -> Value:
-    """Return the longest time until a fault was named; kinds of faults that are slow appear only in the
-    note."""
+    """Return the longest time until a fault was named; slow kinds appear only in the note."""
     soon = [result for result in results if result.case.slow is None]
     missed = [result.case.subject for result in soon if result.named_s is None]
     if missed:
@@ -482,8 +469,7 @@ def _since(sights: Sequence[Sight], at_ms: float) -> list[Sight]:
 
 
 def _moved_s(reader: Reader, control: ControlClient) -> float | None:
-    """Exchange two spines at a leaf; return the s until the page draws the new cables, or None if it never
-    does."""
+    """Exchange two spines at a leaf; return the s until the page draws the new cables, or None."""
     reader.open("fabric")
     _wait_drawn(reader, control)
     before = {cable_id(link) for link in control.ask("show")["links"]}

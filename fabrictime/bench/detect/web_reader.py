@@ -98,8 +98,7 @@ return !!document.querySelector(`[data-testid=${picture}]`) && cables !== '—';
 """
 SHOWN: Final = "return document.body?.innerText ?? '';"
 IDLE: Final = "requestIdleCallback(arguments[arguments.length - 1], {timeout: 10000});"
-"""Script that waits until the browser is idle; a tab is complete once it shows its figures and this
-returns."""
+"""Script that waits until the browser is idle; a tab is complete once it shows figures and this returns."""
 
 DRAWN: Final = """
 const d = document.querySelector('[data-testid=fabric]')?.ft?.drawer;

@@ -19,7 +19,7 @@ from typing import Final
 import psutil
 
 from fabrictime.bench import Progress, Value
-from fabrictime.bench._fabric import CannotRun, end_child, needs_fabric
+from fabrictime.bench._fabric import CannotRun, end_child
 from fabrictime.bench.field._running import settings_text, wait_until_ready
 from schemas.run_module import module_command
 
@@ -42,7 +42,6 @@ def foreign_environment(foreign: Path) -> Mapping[str, str]:
     return {**os.environ, "PYTHONPATH": str(foreign), "PYTHONUSERBASE": str(foreign)}
 
 
-@needs_fabric(("foreign_code_run", "foreign_code_processes"))
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Run `up` and an audit among foreign files; return what they ran of them, and how many processes ran."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-foreign-") as name:

@@ -15,23 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import require_namespaces
 from fabrictime.bench.field import _remade_host, _remade_processes, _remade_storage
 from fabrictime.bench.field._remade import LIMIT_S, NICS, Outcome, Remade
 from fabrictime.bench.field._running import settings_text, wait_until_ready
 from fabrictime.bench.field._small_network import HOST, SmallNetwork
 from fabrictime.testbed.processes.child import run_inside
 from fabrictime.testbed.processes.process_ids import enter_own_ids
-from fabrictime.testbed.processes.userns import namespaces_allowed
 from schemas.run_module import module_command
 
-KEYS: Final = (
-    "remade_things",
-    "remade_things_missing",
-    "remade_things_recovered",
-    "recovery_s",
-    "false_alerts",
-)
 START_S: Final = 180.0
 _STOP_S: Final = 30.0
 
@@ -112,9 +105,7 @@ def _inside(progress: Progress, quick: bool) -> Outcome:
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Make all things again behind a running pipeline; return the figures."""
-    denied = namespaces_allowed()
-    if denied is not None:
-        return dict.fromkeys(KEYS, Missing(denied))
+    require_namespaces()
     outcome: Outcome = run_inside(lambda: _inside(progress, quick), timeout_s=3600)
     for line in outcome.false_alerts:
         progress(f"remade: false alert: {line}")

@@ -150,8 +150,7 @@ def outcomes(lines: Iterable[str]) -> dict[str, set[str]]:
 
 
 def wrong_cases(cases: Mapping[str, Sequence[str]], by_test: Mapping[str, set[str]]) -> dict[str, str]:
-    """Return the cases with a test that failed, did not run or is missing, each with the first such
-    reason."""
+    """Return the cases with a test that failed, did not run or is missing, each with its first reason."""
     wrong: dict[str, str] = {}
     for case, tests in cases.items():
         bad = [

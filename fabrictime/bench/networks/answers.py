@@ -64,15 +64,13 @@ class Answers:
     cable_number: dict[str, int]
 
     def of(self, link: str, rng: random.Random) -> str | None:
-        """Return the address that answers one packet that came in over `link`, or None if nothing answers
-        it."""
+        """Return the address that answers one packet that came in over `link`, or None if nothing does."""
         if self.form is Form.RATE_LIMITED and rng.random() < RATE_LIMITED_SHARE:
             return None
         return self.address(link)
 
     def address(self, link: str) -> str | None:
-        """Return the address from which packets that came in over `link` are answered, or None if there is
-        none."""
+        """Return the address that answers packets that came in over `link`, or None if there is none."""
         form, far = self.form, end_parts(link.partition(">")[2]).node
         from_host = not link.startswith(("leaf", "spine"))
         number = int("".join(c for c in far if c.isdigit()))

@@ -272,8 +272,7 @@ def delays(
 
 
 def _right_share(probes: Probes, by_path: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
-    """Return the share of paths and classes that are right: their p99 shows the load exactly if they meet
-    it."""
+    """Return the share of right paths and classes : p99 shows the load exactly if they meet it."""
     depth_ns = probes.load.depth_bytes * 8e9 / RATE_BPS
     right = 0
     for (nic, peer, path, dscp), (p99_ns, _, _) in by_path.items():

@@ -106,8 +106,7 @@ def _observe(
     for_ns: int,
     is_found: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, Change]]:
-    """Let time pass, until `for_ns` or a short time after `is_found()`; yield the changes with their
-    times."""
+    """Let time pass, until `for_ns` or shortly after `is_found()`; yield the changes with their times."""
     end_ns = probes.now_ns + for_ns
     while probes.now_ns < end_ns:
         if is_found():

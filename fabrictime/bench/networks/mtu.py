@@ -133,8 +133,7 @@ def plant(fleet: Fleet, link: int, size_bytes: int, seed: int) -> Outcome:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Plant a fault on each link in turn, or on three with `quick`; then lose packets without such a
-    fault."""
+    """Plant a fault on each link in turn, three with `quick`; then lose packets without such a fault."""
     fleet = Fleet(SHAPE, SEED)
     links = range(fleet.links)[:: max(1, fleet.links // QUICK_LINKS) if quick else 1]
     outcomes = [plant(fleet, link, SIZES[n % len(SIZES)], SEED + n) for n, link in enumerate(links)]

@@ -37,8 +37,7 @@ class CableNames:
             self.stands_for[name].update(cable_id(link) for link in true)
 
     def cables_of(self, names: Iterable[str]) -> set[str]:
-        """Return the true cables that the names of cables stand for, and the NICs' own cables for names of
-        NICs."""
+        """Return the true cables that names of cables stand for, and NICs' own cables for names of NICs."""
         cables: set[str] = set()
         for name in names:
             near, mark, far = name.partition("<>")
@@ -51,8 +50,7 @@ class CableNames:
         return cables
 
     def cables_beside(self, names: Iterable[str]) -> set[str]:
-        """Return the true cables of names; a switch stands for all of its cables, a NIC for those of its
-        leaf."""
+        """Return the true cables of names; a switch stands for its cables, a NIC for those of its leaf."""
         places = set(names)
         cables = self.cables_of(name for name in places if "<>" in name)
         return cables.union(*(self._places.get(name, ()) for name in places))

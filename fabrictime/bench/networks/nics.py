@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import CannotRun, require_namespaces
 from fabrictime.testbed.fabric.fabric import FabricError
 from fabrictime.testbed.fabric.multi_nic import FORMS, Form, MultiNic, MultiNicPort
 from fabrictime.testbed.processes.child import run_inside
-from fabrictime.testbed.processes.userns import namespaces_allowed
 
 if TYPE_CHECKING:
     from producers.probe.udp import UdpTransport
@@ -37,8 +37,7 @@ QUICK: Final = ("one-subnet", "own-subnets")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The counts of one form: NICs, NICs whose packets left by their own cables, peers chosen, peers out of
-    reach."""
+    """Counts of one form: NICs, NICs with packets by their own cables, peers chosen, peers out of reach."""
 
     nics: int
     egress_right: int
@@ -48,8 +47,7 @@ class Outcome:
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure all forms that this kernel can build; return the figures by key."""
-    if (denied := namespaces_allowed()) is not None:
-        return dict.fromkeys(("egress_right", "unreachable_peers_chosen"), Missing(denied))
+    require_namespaces()
     outcomes: list[Outcome] = []
     absent: list[str] = []
     for name in QUICK if quick else MEASURED:
@@ -73,8 +71,7 @@ def figures_of(outcomes: list[Outcome], absent: list[str]) -> dict[str, Value]:
     """Return the figures over all forms; `absent` lists the forms that this kernel cannot build."""
     nics = sum(outcome.nics for outcome in outcomes)
     if not nics:
-        reason = f"no form could be built, tried {', '.join(absent)}"
-        return dict.fromkeys(("egress_right", "unreachable_peers_chosen"), Missing(reason))
+        raise CannotRun(f"no form could be built, tried {', '.join(absent)}")
     note = f"{nics} NICs in {len(outcomes)} forms"
     if absent:
         note += f"; this kernel lacks the devices of {', '.join(absent)}"
@@ -134,8 +131,7 @@ def _choose_peers(transports: dict[str, UdpTransport], settle_s: float) -> None:
 
 
 def _leaves_by_its_own(net: MultiNic, port: MultiNicPort) -> bool:
-    """Return whether the packets of a NIC's sockets leave by its own cables, according to interface
-    counters."""
+    """Return whether the packets of a NIC's sockets leave by its own cables, by interface counters."""
     from native.core.probe import open_socket
     from producers.nic_network import read_nic_network
     from producers.settings import NicSettings

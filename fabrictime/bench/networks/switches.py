@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import require_namespaces
 from fabrictime.testbed.control import Testbed
 from fabrictime.testbed.fabric.fabric import FabricNic
 from fabrictime.testbed.jobs.traffic import FlowSpec
 from fabrictime.testbed.processes.child import run_inside
-from fabrictime.testbed.processes.userns import namespaces_allowed
 from fabrictime.testbed.settings import FabricClass, FabricSettings
 from schemas.ids import end_parts, link_ends
 from schemas.records import Leg
@@ -60,8 +60,7 @@ first, that of any other class below the second."""
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What probes of one path, class and direction saw. `waits`: they are of the loaded class at the loaded
-    link."""
+    """What probes of one path, class and direction saw. `waits`: of the loaded class at the loaded link."""
 
     dscp: int
     waits: bool
@@ -72,8 +71,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a run: what probes saw, and the recorder's deepest queue, as a delay, and marks by
-    DSCP."""
+    """A run's result: what probes saw, and the recorder's deepest queue, as a delay, and marks by DSCP."""
 
     directions: list[Seen]
     deepest_ns: float
@@ -99,8 +97,7 @@ class Outcome:
 
     @property
     def right_share(self) -> float:
-        """Share of paths, classes and directions whose delay and marks show the load exactly if they meet
-        it."""
+        """Share of paths, classes and directions whose delay and marks show exactly the load they meet."""
         right = [
             direction.delay_ns > DELAYED_SHARE * self.deepest_ns and direction.marked > 0
             if direction.waits
@@ -122,9 +119,7 @@ class Outcome:
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Load one class for some seconds, and return the figures by key."""
-    keys = ("switch_classes_told_apart", "switch_ce_count_error", "switch_contention_open_by_ce_ms")
-    if (denied := namespaces_allowed()) is not None:
-        return dict.fromkeys(keys, Missing(denied))
+    require_namespaces()
     outcome = run_inside(lambda: measure_load(2.0 if quick else 6.0), timeout_s=60)
     marks = sum(outcome.marked_by_switches.values())
     progress(
@@ -205,8 +200,7 @@ def _opened_ns(
     routes: Mapping[tuple[str, str], list[tuple[int, Leg, list[str]]]],
     marking: bool,
 ) -> dict[str, int]:
-    """Return for each link the end of the data with which contention opens; without `marking`, ignore
-    marks."""
+    """Return for each link the end of the data with which contention opens; without `marking`, no marks."""
     import numpy as np
 
     from fabrictime.bench.networks.classes import inferred, opened_ns, route_table

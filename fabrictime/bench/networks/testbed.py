@@ -19,13 +19,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, get_args
 
-from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._fabric import CannotRun, require_namespaces
 from fabrictime.bench.networks.links import Outcome
 from fabrictime.bench.networks.names import CableNames
 from fabrictime.testbed.control import Testbed
 from fabrictime.testbed.fabric.fabric import FabricError
 from fabrictime.testbed.processes.child import run_inside
-from fabrictime.testbed.processes.userns import namespaces_allowed
 from fabrictime.testbed.settings import AnswerForm, FabricSettings
 from schemas.ids import cable_id, end_parts, natural, nic_id
 
@@ -58,12 +58,6 @@ HEAL_LIMIT_S: Final = 20.0
 FORM_TIMEOUT_S: Final = 600.0
 ADDRESS_PORT: Final = "ip"
 """Port name of an end of which only the address is known."""
-KEYS: Final = (
-    "dead_link_named_or_in_set",
-    "false_links",
-    "dead_link_set_size_p50",
-    "unexplained_loss_alert_s",
-)
 
 
 class FormOutcome:
@@ -75,8 +69,7 @@ class FormOutcome:
         self.complete_share = 0.0
         """Share of the paths whose links are all known."""
         self.alerts_s: list[float] = []
-        """Time from the failure to the record of unexplained losses, for each link whose failure caused
-        one."""
+        """Time from the failure to the record of unexplained losses, per link whose failure caused one."""
         self.leaves: set[frozenset[str]] = set()
         """NICs at each leaf, as the agents group them."""
         self.is_blind = False
@@ -95,8 +88,7 @@ class FormOutcome:
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Let every link fail in turn, in each form; with `quick` two links of three forms."""
-    if (denied := namespaces_allowed()) is not None:
-        return dict.fromkeys(KEYS, Missing(denied))
+    require_namespaces()
     outcomes: dict[str, FormOutcome] = {}
     absent: list[str] = []
     for form in QUICK if quick else FORMS:
@@ -116,7 +108,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 def figures_of(outcomes: dict[str, FormOutcome], absent: Sequence[str] = ()) -> dict[str, Value]:
     """Return the figures over all forms; `absent` lists the forms that this kernel cannot build."""
     if not outcomes:
-        return dict.fromkeys(KEYS, Missing(f"no form could be built, tried {', '.join(absent)}"))
+        raise CannotRun(f"no form could be built, tried {', '.join(absent)}")
     deaths = [death for outcome in outcomes.values() for death in outcome.deaths.values()]
     missed = [f"{key} {link}" for key, outcome in outcomes.items() for link in outcome.missed]
     false = [f"{key}: {name}" for key, outcome in outcomes.items() for name in outcome.false]
@@ -425,8 +417,7 @@ class _Agent:
 
 
 def _pairs_of_addresses(testbed: Testbed) -> dict[str, str]:
-    """Return the names of links by the addresses of their ports, for those addresses that only one port
-    has."""
+    """Return the names of links by the addresses of their ports, for addresses that only one port has."""
     links = testbed.fabric.links
     count = Counter(near.address for near, _ in links.values())
     return {

@@ -27,8 +27,7 @@ class Event(Generic[R]):
 
 
 def events_of(bootstrap: str, topic: Topic[R], begin_s: float) -> list[Event[R]]:
-    """Return all records of a topic that were appended since `begin_s`, in the order of their append
-    times."""
+    """Return records of a topic that were appended since `begin_s`, in the order of their append times."""
     events = []
     with TopicReader.open(bootstrap, {topic: since(int(begin_s * 1e9))}) as reader:
         for message in reader.read_to_end():
@@ -39,8 +38,7 @@ def events_of(bootstrap: str, topic: Topic[R], begin_s: float) -> list[Event[R]]
 
 
 def latency_figures(name: str, took_ms: list[float], trials: int) -> dict[str, Value]:
-    """Return `NAME_ms_p50` and `NAME_ms_p99` over trials with an effect, and the share of trials without
-    one."""
+    """Return `NAME_ms_p50` and `NAME_ms_p99` over trials with an effect, and the share of those without."""
     keys = [f"{name}_ms_p{percent}" for percent in PERCENTS]
     missed = Figure((trials - len(took_ms)) / trials, "1", f"of {trials}") if trials else Missing("no trial")
     figures: dict[str, Value] = {f"{name}_missed": missed}

@@ -97,8 +97,7 @@ class FleetClock:
     """The fleet's system clock as a function of log append time; for a real fleet, the log's own time."""
 
     def __init__(self, marks: Sequence[tuple[int, int]]) -> None:
-        """Set up the clock from (append time, the fleet's system time) of probe batches; empty for a real
-        fleet."""
+        """Set up the clock by (append time, system time) of probe batches; empty for a real fleet."""
         newest: list[tuple[int, int]] = []
         for append_ns, system_ns in sorted(marks):
             if not newest or append_ns - newest[-1][0] >= 100_000_000:
@@ -109,8 +108,7 @@ class FleetClock:
         self._system_ns = [system_ns for _, system_ns in newest]
 
     def at(self, append_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the fleet's time, ns, at the given append times; between two marks it passes as fast as real
-        time."""
+        """Return the fleet's time, ns, at the given append times; between marks it passes as real time."""
         if not self._append_ns:
             return append_ns
         place = np.maximum(np.searchsorted(self._append_ns, append_ns, "right") - 1, 0)

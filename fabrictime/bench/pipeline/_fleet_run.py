@@ -28,8 +28,7 @@ EVIDENCE: Final[Mapping[str, str]] = {
 }
 """The topic of each kind of evidence, by the kind's name in figures."""
 FULL_PACE: Final = 0.97
-"""Simulated seconds per second from which a fleet counts as running in real time, as in the fleet's
-status."""
+"""Simulated seconds per second from which a fleet counts as running in real time, as in its status."""
 TOPICS_NAMED: Final = 6
 """Maximum number of topics that a remark lists, those with the most messages."""
 

@@ -17,19 +17,12 @@ from typing import Any, Final
 import psutil
 
 from fabrictime.bench import Progress
-from fabrictime.bench._fabric import running_up
+from fabrictime.bench._fabric import running_up, with_any_ports
 from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient, socket_path
 from producers.sim import control as sim_control
 
-SETTINGS: Final = """
-[log]
-port = 0
-[history]
-port = 0
-[web]
-port = 0
-"""
+SETTINGS: Final = with_any_ports("")
 """The default settings, but with any free ports, so that several products can run on one machine."""
 LIMIT: Final = "30m"
 """Time after which `up` ends by itself, even if the bench was killed."""
@@ -41,8 +34,7 @@ class Cores:
     """The processor seconds per second that a service uses."""
 
     service: str
-    """Name of the service as in `fabrictime status`, such as `prober h1/eth0`, or `up` for the starting
-    process."""
+    """Name of the service as in `fabrictime status`, such as `prober h1/eth0`, or `up` for the starter."""
     cores: float
 
     @property
@@ -90,8 +82,7 @@ class Product:
         return reply
 
     def _cpu_s(self) -> dict[tuple[str, int], float]:
-        """Return processor seconds by service and process; a process counts for its nearest ancestor that is
-        a service."""
+        """Return processor seconds by service and process; each counts for its nearest service ancestor."""
         services = self.services()
         times: dict[tuple[str, int], float] = {}
         up = psutil.Process(self.up_pid)

@@ -101,8 +101,7 @@ def split(lines: Iterable[str], used_s: Mapping[int, float]) -> tuple[dict[str, 
 
 
 def kind_of(frames: Iterable[str]) -> str:
-    """Return the kind of a stack: that of its innermost frame in this project. `frames` start from the
-    outermost."""
+    """Return the kind of a stack: that of its innermost frame in this project. The outermost is first."""
     for frame in reversed(list(frames)):
         file = _FILE.search(frame)
         ours = None if file is None or "site-packages" in file[1] else _OURS.search(file[1])

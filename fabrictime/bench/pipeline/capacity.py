@@ -23,8 +23,7 @@ FIRST, MAX_NICS = 32, 1024
 RESOLUTION: Final = 16
 """Largest difference, in NICs, between the largest fleet that is carried and the smallest that is not."""
 LENGTHS: Final = Lengths(warm_s=30.0, calm_s=15.0, profile_s=0.0)
-"""Lengths of the steps. A worker that starts behind combines slots, and takes up to 20 s of calm to
-recover."""
+"""Step lengths. A worker that starts behind combines slots and takes up to 20 s of calm to recover."""
 QUICK_RESOLUTION: Final = 64
 MAX_AGE_S: Final = 1.0
 SLOTS: Final = "[streams]\nqueue_slot_us = 1000\n"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fabrictime.bench import Progress, Value
-from fabrictime.bench._fabric import CannotRun, needs_fabric
+from fabrictime.bench._fabric import CannotRun
 from fabrictime.bench.control.failover import steady_flows
 from fabrictime.bench.control.live_fabric import until
 from fabrictime.bench.control.watch import Watch
@@ -36,7 +36,6 @@ ACTED: Final = ("APPLIED", "LOCAL_REPAIR")
 HEALTHY_S: Final = 20.0
 GIVE_UP_S: Final = 5.0
 """A record that comes later than this after a fault does not count as its effect."""
-KEYS: Final = tuple(f"{name}_ms_p{percent}" for name in ("dead_link", "failover") for percent in (50, 99))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,6 @@ class Trial:
     flow_ids: frozenset[str]
 
 
-@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure and return the figures by key, in about three minutes, or one with `quick`."""
     count = QUICK_TRIALS if quick else TRIALS

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from fabrictime.bench import Figure, Progress, Value
-from fabrictime.bench._fabric import needs_fabric, running_fabric
+from fabrictime.bench._fabric import running_fabric
 from fabrictime.bench._fleet import SyntheticFleet
 from fabrictime.bench.control.watch import Watch
 from fabrictime.bench.detect.dead_links import SETTINGS
@@ -26,7 +26,6 @@ from schemas.kafka.producer import load_producer
 from schemas.topics import LINK_HEALTH, PROBES
 
 TRIALS, QUICK_TRIALS = 20, 4
-KEYS: Final = ("saturated_dead_link_ms_p50",)
 WARM_S: Final = 20.0
 NICS: Final = 64
 MESSAGES_PER_S: Final = 20_000
@@ -34,7 +33,6 @@ MESSAGES_PER_S: Final = 20_000
 BURST: Final = 500
 
 
-@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure and return the figures by key, in about two minutes, or one with `quick`."""
     count = QUICK_TRIALS if quick else TRIALS

@@ -151,8 +151,7 @@ def irtt_client(prober: FabricNic, responder: FabricNic, *options: str) -> tuple
 
 
 def against_irtt(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, float | str]:
-    """Return the processor time per probe of ours and of irtt's, measured in turn, at the rate that irtt
-    reaches."""
+    """Return the processor time per probe of ours and of irtt's, measured in turn, at irtt's rate."""
     if shutil.which("irtt") is None:
         return {"missing": "irtt is not installed (Debian: apt-get install irtt)"}
     seconds = 0.5 if quick else 3.0

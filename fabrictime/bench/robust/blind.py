@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import psutil
 
 from fabrictime.bench import Figure, Progress, Value
-from fabrictime.bench._fabric import CannotRun, needs_fabric, running_up
+from fabrictime.bench._fabric import CannotRun, running_up, with_any_ports
 from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
 from fabrictime.runtime import status
 
@@ -59,12 +59,6 @@ START_S: Final = 600
 SETTINGS: Final = """
 [up]
 clock_pages = false
-[log]
-port = 0
-[history]
-port = 0
-[web]
-port = 0
 """
 BANNER: Final = """
 const banner = document.querySelector('[data-testid=banner]');
@@ -96,12 +90,11 @@ def blind_s(answers: Iterable[Answer], fresh_s: float = FRESH_S) -> float:
     return blind
 
 
-@needs_fabric(("blind_but_well",))
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure and return the figures by key, in about six minutes, or three with `quick`."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-blind-") as name, contextlib.ExitStack() as stack:
         config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
-        config.write_text(SETTINGS, encoding="utf-8")
+        config.write_text(with_any_ports(SETTINGS), encoding="utf-8")
         options = ["--fleet", "loopback", "--for", f"{START_S}s", "--config", str(config)]
         progress("blind: starting")
         stack.enter_context(running_up(options, data, output))

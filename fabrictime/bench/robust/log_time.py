@@ -107,8 +107,7 @@ def evaluated(windows: Sequence[Window], jump_ns: int, watched_s: float) -> Outc
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure and return the figures by key, in about three minutes; with `quick` without the jump of eight
-    hours."""
+    """Measure and return figures by key, in three minutes; `quick`: without the jump of eight hours."""
     jumps = QUICK_JUMPS if quick else JUMPS
     problems: dict[str, list[str]] = {}
     outcomes: list[Outcome] = []

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._apache_kafka import NotAvailable, running
-from fabrictime.bench._fabric import CannotRun, RunningFabric, needs_fabric, running_fabric
+from fabrictime.bench._fabric import CannotRun, RunningFabric, running_fabric
 from fabrictime.bench.robust.hostile import HostileMaker
 from fabrictime.runtime import status
 from fabrictime.state.live_figures import View, Watcher
@@ -73,10 +73,6 @@ class Spoils(NamedTuple):
     spoilt: list[str]
 
 
-KEYS: Final = ("hostile_records", "processes_ended", "verdicts_changed", "figures_spoilt")
-
-
-@needs_fabric(KEYS)
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure on fabrics of eight hosts, with the embedded log and with Apache Kafka; each takes some
     minutes."""

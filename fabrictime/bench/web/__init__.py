@@ -27,4 +27,4 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
 
 def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
     """Measure and return the figures of the given parts, or of all."""
-    return measure_parts(NAME, PARTS, parts, progress, quick)
+    return measure_parts(NAME, PARTS, progress, quick, parts)

@@ -68,4 +68,4 @@ quick)`."""
 
 def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> dict[str, Value]:
     """Measure the parts named in `parts`, or all if it is empty, one by one; return the figures by key."""
-    return measure_parts(NAME, PARTS, parts, progress, quick)
+    return measure_parts(NAME, PARTS, progress, quick, parts)

@@ -54,9 +54,7 @@ def chosen(only: Sequence[str]) -> list[Check]:
 
 
 def verdict(results: Iterable[Result]) -> tuple[int, str]:
-    """Return the exit code and a line of text: 0 if the host is fit, 1 if it is not, 2 if nothing could be
-    checked.
-    """
+    """Return the exit code and a line: 0 if the host is fit, 1 if not, 2 if nothing could be checked."""
     counts = dict.fromkeys(AuditStatus, 0)
     errors = 0
     for result in results:
@@ -73,9 +71,7 @@ def verdict(results: Iterable[Result]) -> tuple[int, str]:
 
 
 def draw(results: Sequence[Result], host: str, *, everything: bool = False) -> RenderableType:
-    """Return the tree of results as a rich renderable: categories with counts, and checks that did not pass,
-    with remedies.
-    """
+    """Return the tree of results for rich: categories with counts, checks that did not pass, remedies."""
     from rich.console import Group
     from rich.text import Text
     from rich.tree import Tree

@@ -316,9 +316,7 @@ def paused(records: Mapping[str, ActuatorConfig], *, revert: bool, now_ns: int) 
 
 
 def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
-    """Return the new records that restore the modes before the pause. Raises ValueError if nothing
-    is paused.
-    """
+    """Return new records that restore the modes before the pause. Raises ValueError if nothing is paused."""
     new_records = []
     for host in sorted(key for key, record in records.items() if record["paused_mode"]):
         new = successor(records[host], host)
@@ -415,8 +413,7 @@ class LiveRecords:
         registry: codec.Registry | None = None,
         control: ControlSettings = NO_CONTROL,
     ) -> None:
-        """Read all records. Raises ValueError if the log does not answer, the topic does not exist or a key
-        file cannot be used."""
+        """Read all records. Raises ValueError without an answer or the topic, or for an unusable key file."""
         self._cluster, self._registry = cluster, registry
         self._signer, self._verifier = control.signer(), control.verifier()
         self.records: dict[str, ActuatorConfig] = {}

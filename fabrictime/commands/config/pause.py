@@ -81,17 +81,13 @@ class Stopped:
 def pause(
     live: LiveRecords, *, revert: bool, wait_s: float = WAIT_S, registry: codec.Registry | None = None
 ) -> Stopped:
-    """Stop all action and wait for confirmations; with `revert`, also undo the actions in force. Raises
-    ValueError.
-    """
+    """Stop all action and await confirmations; `revert`: also undo actions in force. Raises ValueError."""
     records = live_config.paused(live.records, revert=revert, now_ns=time.time_ns())
     return _order(live, records, revert, wait_s, registry, act=False)
 
 
 def resume(live: LiveRecords, wait_s: float = WAIT_S, registry: codec.Registry | None = None) -> Stopped:
-    """Restore the modes before the pause and wait for confirmations. Raises ValueError if nothing
-    is paused.
-    """
+    """Restore the modes before the pause and await confirmations. Raises ValueError if nothing is paused."""
     return _order(live, live_config.resumed(live.records), False, wait_s, registry, act=True)
 
 

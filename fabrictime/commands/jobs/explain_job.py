@@ -215,9 +215,7 @@ def _bar(split: Mapping[str, Any], longest_ns: int) -> Any:
 
 
 def _ranks(record: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the table of ranks with their bars: those that the verdict names, then those that most often
-    arrive last.
-    """
+    """Return the table of ranks with their bars: first those that the verdict names, then late ones."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,6 +1,4 @@
-"""The command `fabrictime replay`: what this code, or other rules, would have published in a past
-interval.
-"""
+"""The command `fabrictime replay`: what this code, or other rules, had published in a past interval."""
 
 from __future__ import annotations
 

@@ -58,9 +58,7 @@ class Difference:
 
 
 class Gap(NamedTuple):
-    """An interval of log time in which a worker may have published outputs of a partition without their
-    steps.
-    """
+    """Log time in which a worker may have published outputs of a partition without their steps."""
 
     partition: int
     begin_ns: int
@@ -83,9 +81,7 @@ class Partitions:
         return None if key is None else partition_of(key, self.count)
 
     def has_no_steps(self, published: Dated, gaps: Iterable[Gap]) -> bool:
-        """Return whether an output was published in a gap of its partition, or of any partition if its own is
-        unknown.
-        """
+        """Return whether an output is in a gap of its partition, or of any if its own is unknown."""
         record, at_ns = published
         inside = [gap.partition for gap in gaps if gap.begin_ns <= at_ns < gap.end_ns]
         return bool(inside) and self.of(record) in (None, *inside)
@@ -134,9 +130,7 @@ def records_of(
     *,
     newest_only: bool = False,
 ) -> Records:
-    """Return the readable records of a topic by identity. If `values` is not None, only outputs with these
-    values count.
-    """
+    """Return the readable records of a topic by identity. With `values`, only outputs with these count."""
     records: Records = defaultdict(list)
     for value, at_ns in outputs:
         name, key, body = value

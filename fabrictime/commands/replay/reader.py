@@ -1,6 +1,4 @@
-"""Reads intervals of a log for a replay: all partitions at the same pace, with the progress shown
-on stderr.
-"""
+"""Reads intervals of a log for a replay: all partitions at one pace, with progress on stderr."""
 
 from __future__ import annotations
 

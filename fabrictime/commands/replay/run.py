@@ -74,9 +74,7 @@ class Changes:
             yield message
 
     def first(self) -> Message:
-        """Return a configuration message with the changed thresholds, for a log without any configuration
-        message.
-        """
+        """Return a configuration message with changed thresholds, for a log without such a message."""
         return self._changed(Message(0, CONFIG.name, 0, -1, EVERYONE, None), PLAIN)
 
     def _changed(self, message: Message, record: ActuatorConfig) -> Message:
@@ -140,9 +138,7 @@ class Replayed:
     count: int = 0
     """Number of replayed records in the interval."""
     unrecorded: int = 0
-    """Number of published records without steps, because these were lost with their worker or cannot be
-    replayed.
-    """
+    """Number of records without steps, because they were lost with a worker or cannot be replayed."""
     covered_s: float = 0.0
     """Length of the part of the interval that the log covers, s."""
     failed: list[str] = field(default_factory=list)
@@ -293,9 +289,7 @@ class StageReplay:
             ]
 
     def result(self, read_s: float) -> Replayed:
-        """Compare after the last messages, and return the result. `read_s`: this stage's share of the reading
-        time.
-        """
+        """Return the comparison after the last messages. `read_s`: this stage's share of the reading time."""
         began_s, run, result, is_newest = time.perf_counter(), self._run, self._result, self._kind.newest_only
         result.differences, result.unrecorded = compared(
             run.span,
@@ -461,9 +455,7 @@ def _begun(name: str, run: Replay, index: _Index) -> list[Operator]:
 
 
 class _Index:
-    """What a replay reads before its pass: steps, cycles, and the configuration at the start of the
-    interval.
-    """
+    """What a replay reads before its pass: steps, cycles, and the configuration at its start."""
 
     def __init__(self, names: Sequence[str], run: Replay) -> None:
         self._run = run
@@ -493,9 +485,7 @@ class _Index:
 
 
 def replay(names: Sequence[str], run: Replay) -> list[Replayed]:
-    """Replay stages, compare their records, and return the results. Raises ValueError if the log cannot be
-    read.
-    """
+    """Replay stages, compare records, and return results. Raises ValueError if the log cannot be read."""
     began_s = time.perf_counter()
     index = _Index(names, run)
     stages = [StageReplay(name, run, _begun(name, run, index), index.counts) for name in names]

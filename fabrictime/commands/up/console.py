@@ -19,9 +19,7 @@ class RunConsole(Console):
         """Whether the reader of the output is gone."""
 
     def on_broken_pipe(self) -> None:
-        """Request the stop and drop further output. Rich would instead end the program, from whatever
-        callback prints.
-        """
+        """Request the stop and drop further output. Rich would end the program in a callback."""
         self.quiet = self.is_closed = True
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, self.file.fileno())  # Python writes its buffer at the exit

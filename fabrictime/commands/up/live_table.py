@@ -110,9 +110,7 @@ def table(
     height: int,
     missing: Sequence[str] = (),
 ) -> RenderableType:
-    """Return the table and figures for a terminal of `height` lines. `missing` has the same meaning as in
-    `plain`.
-    """
+    """Return the table and figures for a terminal of `height` lines. `missing` is as in `plain`."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -160,9 +158,7 @@ def table(
 
 
 def _worst_text(path: PathView) -> str:
-    """Return a NIC's worst path as '>h5/eth1 9321 40.35 us'. '>' is the direction to the peer, '<'
-    from it.
-    """
+    """Return a NIC's worst path: '>h5/eth1 9321 40.35 us'. '>' is the direction to the peer, '<' from it."""
     return f"{'<' if path.back else '>'}{path.peer} {path.path} {time_text(path.p99_ns)}"
 
 

@@ -51,8 +51,7 @@ STATE_EVERY_S: Final = 1.0
 STATE_RETRY_S: Final = 10.0
 """Pause after the state could not be written."""
 GRACE_S: Final = 120.0
-"""Time that `--for` waits beyond its end for late clocks and history, which run behind other services on a
-full machine."""
+"""Time that `--for` waits beyond its end for late clocks and history, which run last on a full machine."""
 
 
 def main(path: Path | None, overrides: Mapping[str, Any], *, for_s: float | None, as_json: bool) -> int:

@@ -252,9 +252,7 @@ def draw(acts: Acts, query: Wanted, now_ns: int, max_rows: int = SHOWN) -> Rende
 def decided(
     entries: Sequence[ActionEntry], when: str, max_rows: int, *, effects: bool = False
 ) -> list[RenderableType]:
-    """Return the table of decisions as rich renderables. `when`: the interval in words. `effects`: also show
-    their effects.
-    """
+    """Return the table of decisions for rich. `when`: the interval in words. `effects`: also show effects."""
     from rich.table import Table
     from rich.text import Text
 

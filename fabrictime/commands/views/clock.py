@@ -26,9 +26,7 @@ LAST_MESSAGES: Final = 64
 FRESH_WAIT_S: Final = 3.0
 """How long a call waits for a new window if the newest one is out of date or in the future, s."""
 STATES_DECODED: Final = 200_000
-"""Largest number of clock states that are decoded at the start, the newest first. In a large fleet, older
-events stay unknown.
-"""
+"""Maximum of clock states decoded at the start, newest first; a large fleet's older events stay unknown."""
 
 
 class Reader:

@@ -185,9 +185,7 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
 def _others(
     snapshot: Seen, flow: Flow, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
 ) -> list[dict[str, Any]]:
-    """Return the flow's other routes, each once with its ports: first in the policy's order, then
-    by health.
-    """
+    """Return the flow's other routes, once with their ports: first in the policy's order, then by health."""
     fallbacks = snapshot.fallbacks.get(host_of(flow["flow_id"]), {"flows": ()})
     ranked: list[int] = next(
         (entry["other_paths"] for entry in fallbacks["flows"] if entry["flow_id"] == flow["flow_id"]), []
@@ -233,9 +231,7 @@ def main(
     as_json: bool,
     registry: codec.Registry | None = None,
 ) -> None:
-    """Print the explanation of a flow. Raises ValueError if the log cannot be read, or `text` does not
-    identify one flow.
-    """
+    """Print the explanation of a flow. Raises ValueError for an unreadable log or an ambiguous `text`."""
     snapshot = Seen(since_s, registry)
     flow_id = read(cluster, text, snapshot, since_s)
     now_ns = time.time_ns()

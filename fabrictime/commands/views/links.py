@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SHOWN: Final = 40
-CLEARED_SHOWN_S: Final = 3600.0
 _STATES: Final = (LinkState.DOWN, LinkState.GREY, LinkState.FLAPPING, LinkState.UP, LinkState.UNKNOWN)
 _SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _COLOURS: Final = {
@@ -55,9 +54,7 @@ class Board(Generic[R]):
         self._records: dict[str, R] = {}
 
     def take(self, key: str, record: R | None) -> bool:
-        """Add one record of the topic; None is the tombstone of `key`. Return whether this changed
-        anything.
-        """
+        """Add one record of the topic; None is the tombstone of `key`. Return whether it changed."""
         if record is None:
             return self._records.pop(key, None) is not None
         name, number = self.kind.key(record), self.kind.number(record)
@@ -218,9 +215,7 @@ class Reader(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Options of the command: names or globs, whether healthy subjects and cleared alerts are
-    included, JSON.
-    """
+    """Options of the command: names or globs, whether healthy subjects and cleared alerts count, JSON."""
 
     patterns: tuple[str, ...] = ()
     everything: bool = False

@@ -150,9 +150,7 @@ def _crossed_text(cables: Sequence[CableLine]) -> Text:
 
 
 def _nic_column(picture: Picture, tier: int) -> list[_Column]:
-    """Return the column of a leaf's NICs, in which those on a wrong rail are marked; empty for
-    other tiers.
-    """
+    """Return the column of a leaf's NICs, with those on a wrong rail marked; empty for other tiers."""
     misfit_nics = {misfit.nic for misfit in picture.misfits}
 
     def cell(node: NodeLine) -> Text:

@@ -26,9 +26,7 @@ class CommitRequests:
         self._groups = groups
 
     def offset_commit(self, _: int, fields: Fields) -> Fields:
-        """Store the offsets that a group's member commits. Refuse all of them if it does not belong to the
-        present generation.
-        """
+        """Store the offsets that a member commits. Refuse all if it is not of the present generation."""
         group = fields["consumer_group"] or ""
         refused = self._refusal(group, fields)
         checked = [(name, entry, refused or self._check(name, entry)) for name, entry in _entries(fields)]

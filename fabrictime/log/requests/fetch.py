@@ -91,9 +91,7 @@ class _FetchWait:
             partition.waiters[self] = None
 
     def more(self, size: int) -> None:
-        """Count appended bytes. Once there are enough, the response is sent after the requests that are being
-        handled now.
-        """
+        """Count appended bytes. Once there are enough, the response follows the requests in hand."""
         self._available_bytes += size
         if self._available_bytes >= self._fetch.min_bytes:
             self.gone()

@@ -34,9 +34,7 @@ _ITEM_BYTES: Final = {
 
 
 def read_kineto(name: str, chunks: Iterator[str], out: Observations) -> None:
-    """Add the collectives of a rank's trace. Raises ValueError if the rank is unknown or the trace
-    damaged.
-    """
+    """Add the collectives of a rank's trace. Raises ValueError for an unknown rank or a damaged trace."""
     stream = JsonText(chunks)
     head = stream.head(_HEAD)
     info = named_value(head, "distributedInfo")

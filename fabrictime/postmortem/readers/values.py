@@ -48,9 +48,7 @@ def members(value: Any, limit: int) -> tuple[int, ...]:
 
 
 def clean_function(name: str) -> str:
-    """Return the name of a function in one form: `nccl:_all_gather_base`, AllGather and `allgather` are
-    all_gather.
-    """
+    """Return a function's name in one form: `nccl:_all_gather_base`, AllGather are all_gather."""
     lower = re.sub(r"[^a-z]", "", name.lower())
     return next((plain for part, plain in _FUNCTIONS if part in lower), name.strip().lower()[:40])
 

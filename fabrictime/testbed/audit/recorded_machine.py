@@ -39,8 +39,7 @@ MACHINE_HEALTH: dict[str, dict[str, Any]] = {
 
 
 def _places() -> dict[str, tuple[str, int]]:
-    """Return the path in the PCIe tree and the NUMA node of each address; a switch has one NIC and two
-    GPUs."""
+    """Return the path in the PCIe tree and the NUMA node of each address; a switch has a NIC, two GPUs."""
     places = {}
     for index in range(len(NICS)):
         bus = 0x15 + 0x20 * index

@@ -99,8 +99,7 @@ def add_queues(ip: IPRoute, index: int, rate_bps: int, settings: FabricSettings)
 
 
 def _rates(rate_bps: int, ceiling_bps: int, settings: FabricSettings) -> dict[str, float]:
-    """Return HTB's parameters; bursts are rounded up to whole microseconds, since the kernel rounds them
-    down."""
+    """Return HTB's parameters; bursts are rounded up to whole microseconds, as the kernel rounds down."""
     parameters: dict[str, float] = {"mtu": settings.frame_bytes}
     for rate, burst, bps in (("rate", "burst", rate_bps), ("ceil", "cburst", ceiling_bps)):
         bytes_per_us = bps / 8e6
@@ -157,8 +156,7 @@ def add_rules(rates_bps: dict[str, int], settings: FabricSettings) -> None:
 
 
 def read_marked() -> dict[tuple[str, int], int]:
-    """Return the number of packets that this namespace's ports have marked, by (port, DSCP). Raises
-    OSError."""
+    """Return the packets that this namespace's ports have marked, by (port, DSCP). Raises OSError."""
     marked_packets: dict[tuple[str, int], int] = {}
     table = _TABLE.encode() + b"\0"
     table_attribute = struct.pack("=HH", 4 + len(table), _RULE_TABLE) + table
@@ -191,8 +189,7 @@ def dscp_change(before: int, after: int) -> list[dict[str, Any]]:
 
 
 def _write_tos(mask: int, value: int) -> list[dict[str, Any]]:
-    """Return expressions that set bits of the IP header's byte with DSCP and ECN, and correct the
-    checksum."""
+    """Return expressions that set bits of the IP byte with DSCP and ECN, and correct the checksum."""
     return [
         load(NETWORK_HEADER, 0, 2),
         _bitwise(2, bytes((0xFF, 0xFF & ~mask)), bytes((0, value))),

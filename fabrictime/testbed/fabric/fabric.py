@@ -73,8 +73,7 @@ class FabricError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class FabricNic:
-    """One NIC of the fabric, with all that a prober needs; `rail` and `rack` are as in the inventory, `netns`
-    is a path."""
+    """One NIC of the fabric, for a prober; `rail` and `rack` are as in the inventory, `netns` is a path."""
 
     nic: str
     host: str
@@ -157,8 +156,7 @@ class Fabric:
         self._nics.clear()
 
     def on_close(self, closer: Callable[[], None]) -> None:
-        """Register `closer` to be called before the namespaces are removed; the last one registered is called
-        first."""
+        """Register `closer` to be called before the namespaces are removed; the last one is called first."""
         self._closers.append(closer)
 
     def nics(self) -> list[FabricNic]:
@@ -250,8 +248,7 @@ class Fabric:
             return [link for swap in swaps for link in Cable(swap.lower, swap.after).links()]
 
     def _settle(self, name: str, arrived: dict[str, Port]) -> None:
-        """Give interfaces that were moved into a spine's namespace their ports' names and settings; set its
-        routes."""
+        """Give interfaces moved into a spine's namespace their names and settings; set its routes."""
         with IPRoute() as ip:
             for temporary, port in arrived.items():
                 index = socket.if_nametoindex(temporary)

@@ -277,8 +277,7 @@ class Faults:
             heal.append(partial(self._remove, table, receiver))
 
     def _take_down(self, port: Port, heal: list[Callable[[], None]]) -> None:
-        """Take a port down unless another fault already has; clearing the last of these brings it up
-        again."""
+        """Take a port down unless another fault has; clearing the last of them brings it up again."""
         key = (port.node, port.name)
         if key not in self._down:
             self._fabric.set_port(port, up=False)
@@ -299,8 +298,7 @@ class Faults:
             raise FabricError(f"fault {table} on {port}: {error}") from error
 
     def _lossy(self, spec: FaultSpec, links: list[str]) -> tuple[str, ...]:
-        """Return the links that lose or change packets; a cable that is down loses them in both
-        directions."""
+        """Return the links that lose or change packets; a cable that is down loses them both ways."""
         if spec.kind != "down":
             return tuple(links)
         ends = {self._fabric.links[link] for link in links}

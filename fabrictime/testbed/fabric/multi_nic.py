@@ -34,8 +34,7 @@ _serial = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of network. `nics` is the number of NICs per host; `reaches` says which rails reach each
-    other."""
+    """A form of network. `nics` is the number of NICs per host; `reaches`: which rails reach each other."""
 
     name: str
     title: str
@@ -43,8 +42,7 @@ class Form:
     one_subnet: bool = False
     """Whether all NICs are in one subnet on one leaf; otherwise each rail has its own subnet and leaf."""
     gateways: bool = False
-    """Whether each NIC has a default route via its own leaf, in a table that a rule for its address
-    selects."""
+    """Whether each NIC has a default route via its own leaf, in a table that its address selects."""
     routed: bool = False
     """Whether the leaves forward packets between rails."""
     device: str = "eth{}"
@@ -111,8 +109,7 @@ FORMS: Final[dict[str, Form]] = {
 
 
 class MultiNicPort(NamedTuple):
-    """One NIC of a host: its names, its address, its namespace, and its cables as (interface of host,
-    leaf)."""
+    """One NIC of a host: its names, its address, its namespace, cables as (interface of host, leaf)."""
 
     host: str
     device: str

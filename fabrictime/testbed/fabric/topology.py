@@ -33,8 +33,7 @@ _TRANSIT_PREFIX: dict[AnswerForm, int | None] = {
     "tunnel": None,
     "flat": None,
 }
-"""Prefix length of cables between leaves and spines by form, if it is not 31; None if these ports are
-unnumbered."""
+"""Prefix length of cables between leaves and spines by form, if it is not 31; None if unnumbered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +83,7 @@ class Nexthop:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A static route of one node. Several nexthops are equal-cost paths, in this order; `table` None is the
-    main table."""
+    """A node's static route. Nexthops are equal-cost paths, in this order; `table` None is the main table."""
 
     destination: str
     nexthops: tuple[Nexthop, ...]
@@ -249,8 +247,7 @@ def _route_switches(plan: Plan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A cable whose upper end is moved from one spine's port to another's; its address and MAC move with
-    it."""
+    """A cable whose upper end moves from one spine's port to another's; its address and MAC move with it."""
 
     before: Port
     after: Port

@@ -115,8 +115,7 @@ class Truth:
         return table
 
     def queued(self, links: Sequence[str]) -> list[int]:
-        """Return the bytes that wait now at the sending ports of the given links. Raises ValueError for an
-        unknown link."""
+        """Return the bytes that wait at the sending ports of links. Raises ValueError for an unknown link."""
         if unknown := [link for link in links if link not in self._fabric.links]:
             raise ValueError(f"link {unknown[0]!r}: no such link here")
         queued_bytes: dict[tuple[str, str], int] = {}
@@ -146,9 +145,7 @@ class Truth:
         return table
 
     def record(self, interval_s: float = 0.1) -> None:
-        """Keep a sample of all links every `interval_s` (at least 1 ms) until `stop`; the newest 100,000
-        stay.
-        """
+        """Keep a sample of all links every `interval_s` (at least 1 ms) until `stop`; 100,000 stay."""
         if not 0.001 <= interval_s <= 3600:
             raise ValueError(f"interval_s {interval_s}: expected 0.001 to 3600")
         self.stop()
@@ -314,9 +311,7 @@ class Truth:
         return sender.node == node and (node != start.host or sender.name == start.device)
 
     def _leads(self, link: str, end: FabricNic) -> bool:
-        """Return whether a flow to `end` could take this link: up to any switch, down to its leaf or NIC
-        only.
-        """
+        """Return whether a flow to `end` could take this link: up to a switch, down to its leaf or NIC."""
         sender, receiver = self._fabric.links[link]
         kinds = (self._fabric.plan.nodes[sender.node].kind, self._fabric.plan.nodes[receiver.node].kind)
         if kinds == ("leaf", "spine"):
@@ -350,8 +345,7 @@ class Truth:
 
 
 def _stats(sock: socket.socket) -> dict[int, list[int]]:
-    """Return packets in and out, bytes in and out, and the next counters of rtnl_link_stats64, by interface
-    index."""
+    """Return packets and bytes in and out, and the next counters of rtnl_link_stats64, by interface index."""
     table = {}
     for body in dump(sock, _RTM_GETSTATS, struct.pack("=BBHII", 0, 0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))):
         (index,) = struct.unpack_from("=I", body, 4)
@@ -362,8 +356,7 @@ def _stats(sock: socket.socket) -> dict[int, list[int]]:
 
 
 def _queues(sock: socket.socket) -> dict[int, list[int]]:
-    """Return waiting packets, waiting bytes, and dropped packets of each interface's root queue, by its
-    index."""
+    """Return waiting packets, waiting bytes, and dropped packets of each root queue, by interface."""
     table = {}
     for body in dump(sock, _RTM_GETQDISC, bytes(20)):
         index, _, parent = struct.unpack_from("=iII", body, 4)

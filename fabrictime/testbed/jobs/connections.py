@@ -226,8 +226,7 @@ class Connections:
         self._watch(sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
 
     def _dial_again(self, one: Carried, attempt: _Attempt, now_ns: int) -> None:
-        """Retry a connection without an answer: the kernel would wait for a second, and full queues lose
-        requests."""
+        """Retry a connection without an answer: the kernel waits for a second, and full queues lose them."""
         attempt.dialled_ns = now_ns
         self._unwatch(attempt.sock)
         _reset(attempt.sock)

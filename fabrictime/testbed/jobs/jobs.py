@@ -112,8 +112,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration, in CLOCK_MONOTONIC. `slowest`: the connection that took longest in its phase, and its
-    time."""
+    """One iteration, in CLOCK_MONOTONIC. `slowest`: its phase's longest connection, and its time."""
 
     number: int
     begin_ns: int
@@ -157,8 +156,7 @@ class JobResult:
 
     @property
     def goodput_bps(self) -> float:
-        """Goodput of all ranks together, bit/s, over complete iterations including pauses; 0 if none
-        ended."""
+        """Goodput of all ranks together, bit/s, over complete iterations and pauses; 0 if none ended."""
         if not self.iterations:
             return 0.0
         took_ns = self.iterations[-1].end_ns - self.iterations[0].begin_ns
@@ -167,14 +165,6 @@ class JobResult:
     def wall_ns(self, monotonic_ns: int) -> int:
         """Return the wall clock's time, ns since the Unix epoch, at a time of the monotonic clock."""
         return self.begin_wall_ns + monotonic_ns - self.begin_monotonic_ns
-
-    def total_slots(self) -> list[int]:
-        """Return the bytes of all streams together by slot."""
-        total = [0] * max((len(slots) for slots in self.slots), default=0)
-        for slots in self.slots:
-            for at, size in enumerate(slots):
-                total[at] += size
-        return total
 
 
 class Job:
@@ -248,8 +238,7 @@ class Job:
         self._worker.hang_up()
 
     def wait(self, timeout_s: float | None = None) -> JobResult:
-        """Wait for the job's end and return its result. Raises FabricError if it failed or is still
-        running."""
+        """Wait for the job's end and return its result. Raises FabricError if it failed or still runs."""
         self._thread.join(self.spec.duration_s + _END_GRACE_S if timeout_s is None else timeout_s)
         end = self._end
         late = self._thread.is_alive()
@@ -308,8 +297,7 @@ class Jobs(Workers[Job]):
     """Starts jobs on one fabric."""
 
     def nics(self, spec: JobSpec) -> list[str]:
-        """Return the NIC of each rank. Raises FabricError for an unknown host, ValueError for an invalid
-        spec."""
+        """Return the NIC of each rank. Raises FabricError for an unknown host, ValueError for a bad spec."""
         return [nic.nic for nic in self._ranks(spec)]
 
     def plan(self, spec: JobSpec) -> JobPlan:

@@ -23,8 +23,7 @@ Flow = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A leaf-spine fabric: the leaf of each host, the spines, the links' rates (0: not limited), and the
-    MTU."""
+    """A leaf-spine fabric: the leaf of each host, the spines, links' rates (0: no limit), and the MTU."""
 
     leaf_of: dict[str, str]
     spines: int

@@ -24,8 +24,7 @@ ENDLESS_BYTES: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One connection: it carries a stream from rank `sender` to `receiver`, and possibly the stream `back`
-    the other way."""
+    """One connection: a stream from rank `sender` to `receiver`, and perhaps the stream `back`."""
 
     stream: int
     sender: int
@@ -35,8 +34,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The traffic of a job: `ends[stream]` is (sender, receiver), `parts[rank][phase]` has (stream,
-    bytes)."""
+    """The traffic of a job: `ends[stream]` is (sender, receiver), `parts[rank][phase]` (stream, bytes)."""
 
     ranks: int
     routes: tuple[Route, ...]

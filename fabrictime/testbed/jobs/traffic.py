@@ -91,8 +91,7 @@ class FlowResult:
 
     @property
     def goodput_bps(self) -> float:
-        """Rate of the payload that arrived, bit/s, over the flow's time, or longer if the arrival took
-        longer."""
+        """Rate of the payload that arrived, bit/s, over the flow's time, or the arrival's if longer."""
         took_s = max(self.elapsed_s, self.receiving_s)
         return self.received_bytes * 8 / took_s if took_s else 0.0
 
@@ -150,8 +149,7 @@ class Traffic(Workers[Flow]):
     """Starts flows on one fabric."""
 
     def start(self, spec: FlowSpec) -> Flow:
-        """Start a flow; return it once it sends. Raises ValueError for a bad spec, FabricError if it cannot
-        start."""
+        """Start a flow; return it once it sends. Raises ValueError for a bad spec, or FabricError."""
         spec.check()
         source, destination = self._fabric.nic(spec.source), self._fabric.nic(spec.destination)
         if source.host == destination.host:

@@ -66,8 +66,7 @@ SWITCH_S: Final = 0.0005
 """How long, s, a thread waits at most for another to release the interpreter. The default of 5 ms would delay
 every message that goes from the thread that reads the log to the one that processes it."""
 BEHIND: Final = "FABRICTIME_BEHIND"
-"""Environment variable of children that may not have raised priorities: they get lowered ones in the same
-order."""
+"""Variable of children that may not have raised priorities: they get lowered ones in that order."""
 LAST: Final = 10
 """Largest niceness of a service with lowered priorities; a browser that displays the page has 0."""
 SESSION: Final = Path("/proc/self/autogroup")

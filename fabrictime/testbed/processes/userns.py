@@ -41,8 +41,7 @@ class NamespacesDenied(RuntimeError):
 
 
 def inside() -> bool:
-    """Return whether this process is in the namespaces that `enter` creates, where /run is the testbed's
-    own."""
+    """Return whether this process is in the namespaces that `enter` creates, with a /run of their own."""
     return Path(NETNS_DIRECTORY, ".fabrictime").exists()
 
 
@@ -124,16 +123,14 @@ def _unshare_net() -> None:
 
 
 def remove_netns(path: str) -> None:
-    """Remove the name of a namespace made by `new_netns`; the kernel frees it with its last process or
-    socket."""
+    """Remove the name of a namespace made by `new_netns`; its last process or socket frees it."""
     _libc.umount2(os.fsencode(path), _MNT_DETACH)
     with suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def setns(path: str) -> None:
-    """Move the calling thread, which must be a helper thread, into the network namespace at `path`. Raises
-    OSError."""
+    """Move the calling thread, no main thread, into the network namespace at `path`. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _call("setns", fd, _CLONE_NEWNET, subject=f"the network namespace {path}")
@@ -223,8 +220,7 @@ def _own_run() -> None:
 
 
 def _check() -> None:
-    """Do everything for which a fabric needs the kernel, in this process, which is a child made for this
-    check."""
+    """Do everything for which a fabric needs the kernel, in this process, a child for this check."""
     limits = _limits()
     _enter()
     try:

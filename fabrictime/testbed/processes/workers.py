@@ -17,8 +17,7 @@ _NAME_MAX = 128
 
 
 def check_fields(spec: object, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Check the numbers, and the job and tenant, of a flow or job. Raises ValueError, which names the
-    field."""
+    """Check the numbers, and the job and tenant, of a flow or job. Raises ValueError with the field."""
     for name, (low, high) in bounds.items():
         value = getattr(spec, name)
         if not low <= value <= high:  # NaN fails as well

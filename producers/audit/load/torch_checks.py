@@ -27,8 +27,7 @@ MAX_LOSS_SHARE: Final = 0.1
 MIN_OF_MEDIAN: Final = 0.9
 """Least speed of a GPU relative to the host's median; Azure replaces a GPU that is 7% slower in GEMM."""
 MIN_HIDDEN: Final = 0.3
-"""Least hidden share, our own limit. Launches in sequence (CUDA_LAUNCH_BLOCKING,
-CUDA_DEVICE_MAX_CONNECTIONS=1) hide nothing."""
+"""Least hidden share. CUDA_LAUNCH_BLOCKING or CUDA_DEVICE_MAX_CONNECTIONS=1 hide nothing."""
 CHECKS: Final = Checks(active=True)
 
 

@@ -82,9 +82,7 @@ def link_flaps(host: Host) -> Iterator[Finding]:
 @CHECKS.error("backend.repeated-faults", "No NIC reports three faults within an hour", 16)
 @remedy.replace("Replace the cable or transceiver")
 def repeated_faults(host: Host) -> Iterator[Finding]:
-    """Find NICs with three faults within an hour; losses of link, module events and faults of the NIC count
-    together.
-    """
+    """Find NICs with three faults within an hour; link losses, module events and NIC faults count alike."""
     count, hours = REPEATS
     times: dict[str, list[float]] = defaultdict(list)
     lines, now_s = list(log_lines(host)), uptime_s(host)

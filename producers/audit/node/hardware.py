@@ -102,8 +102,7 @@ def slot_value(dimm: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 MODULES: Final = ("dimm", "rank")
-"""Beginnings of the folders of memory modules. A controller that does not know its DIMMs names their ranks
-(kernel, edac.rst)."""
+"""Beginnings of the folders of memory modules. Without DIMMs, controllers name ranks (kernel, edac.rst)."""
 
 
 @CHECKS.error("node.dimm-errors", "DIMMs have no uncorrectable errors", 86)

@@ -36,8 +36,7 @@ FOLLOWER_S: Final = 20.0
 MAX_SHARE: Final = 0.05
 """Maximum share of the time in which services collect reports."""
 _ATTEMPTS: Final = 4
-"""Maximum number of queries of an address: the kernel chooses the process, which may be stopped or of another
-job."""
+"""Maximum number of queries of an address: the kernel may choose a stopped process, or another job's."""
 _FAILED_S: Final = 60.0
 """s for which a service that never answered is left alone."""
 _GONE_S: Final = 15.0

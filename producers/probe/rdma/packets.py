@@ -23,8 +23,7 @@ from typing import Final, NamedTuple
 REQUEST: Final = 1
 """Kind of a request. Its field `first` is the prober's system clock."""
 REPLY: Final = 2
-"""Kind of a reply. Its fields are t2 and t3. With hardware timestamps t3 is NO_STAMP, because it is not known
-yet."""
+"""Kind of a reply. Its fields are t2 and t3. With hardware timestamps t3 is unknown: NO_STAMP."""
 COLLECT: Final = 3
 """Kind of a packet that requests the follow-up of a probe. Its field `first` is the prober's system clock."""
 FOLLOW_UP: Final = 4

@@ -50,11 +50,6 @@ class TickClock:
         return self._ns(self._unwrapped(ticks))
 
     @property
-    def wraps_s(self) -> float:
-        """Period after which the counter wraps."""
-        return (self._mask + 1) / (self._khz * 1e3)
-
-    @property
     def tick_ns(self) -> int:
         """Duration of one tick, rounded up."""
         return -(-1_000_000 // self._khz)

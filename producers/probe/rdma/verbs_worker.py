@@ -50,8 +50,7 @@ _HARDWARE_WAIT_S: Final = 0.001
 _IDLE_S: Final = 1.0
 _BACKLOG_BYTES: Final = 8 << 20
 _FLUSH_AFTER_NS: Final = 33_000_000
-"""Time from a round time of the system clock to a flush. By then, the answers to earlier requests have
-arrived."""
+"""Time from a round time of the system clock to a flush. By then, earlier requests are answered."""
 
 
 class DeviceError(ValueError):

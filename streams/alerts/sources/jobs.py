@@ -61,8 +61,7 @@ class JobAlerts:
             self._raise(detected_kind, head)
 
     def _persists(self, kind: AlertKind, head: Mapping[str, Any]) -> bool:
-        """Return whether a verdict has held for long enough. A hang has lasted long enough when it is
-        found."""
+        """Return whether a verdict has held for long enough. A hang has lasted long enough at first."""
         lasted_ns = head["end_ns"] - head["since_ns"]
         return kind == AlertKind.JOB_HANG or lasted_ns >= self._book.thresholds.ns("alert_job_s")
 

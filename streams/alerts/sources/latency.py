@@ -21,11 +21,6 @@ class LatencyAlerts:
         self._book = book
         self._rules = LatencyRules(groups)
 
-    @property
-    def lookback_s(self) -> float:
-        """Time span of `fabric.delays` that a new owner must read again, s; 0 without rules."""
-        return self._rules.longest_s
-
     def wants(self, nic: str) -> bool:
         """Return whether any rule uses a NIC's `PathDelays`."""
         return self._rules.wants(nic)

@@ -53,8 +53,7 @@ class LinkHealthAlerts:
         self._book = book
         self._cables_of, self._forget_agent = cables_of, forget_agent
         self._waiting: dict[str, tuple[int, LinkHealth]] = {}
-        """Maps DOWN subject without an alert to the append time at which the alert is raised, and its
-        record."""
+        """Maps DOWN subject without an alert to the append time at which it is raised, and its record."""
 
     @property
     def due_ns(self) -> int:
@@ -314,8 +313,7 @@ class LinkHealthAlerts:
         )
 
     def _raise_switch(self, node: str, record: LinkHealth) -> None:
-        """Group the deaths of a dead switch's cables: under the active alert of one of them, else under a new
-        alert."""
+        """Group the deaths of a dead switch's cables: under one's active alert, else under a new one."""
         book = self._book
         dead = self._dead_cables_at(node, record["since_ns"])
         active = [

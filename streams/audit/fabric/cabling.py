@@ -26,8 +26,7 @@ def swap_text(a: End, b: End) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Two cables that changed places. `ends`: their ends that are nearer to hosts; `ports`: their other
-    ends."""
+    """Two cables that changed places. `ends`: their ends nearer to hosts; `ports`: their other ends."""
 
     ends: tuple[End, End]
     ports: tuple[End, End]
@@ -104,8 +103,7 @@ class Cabling:
                 yield Swap(below, above)
 
     def _swaps_by_node(self) -> Iterator[Swap]:
-        """Yield the swaps for which only the switches are known, not the ports; those at one node come
-        first."""
+        """Yield the swaps for which only the switches are known, not the ports; first those at one node."""
         unpaired = {end: at for end, at in self._contradicted.items() if end not in self._in_swap}
         for end in sorted(unpaired, key=_by_name):
             if end not in unpaired:

@@ -1,5 +1,4 @@
-"""Checks the clock of each NIC: its state, its uncertainty against the fleet, and whether all share one
-timescale. Pure."""
+"""Checks the clock of each NIC: state, uncertainty against the fleet, and one shared timescale. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ from streams.audit.robust import MIN_VALUES, odd_ones
 BOUND_FLOOR_NS: Final = 500.0
 """Error bound up to which a clock is never an outlier, ns: delays within a rack are of this size."""
 BOUND_RELATIVE: Final = 2.0
-"""Relative deviation of a bound from the median up to which few or slow probes explain it: up to three times
-the median."""
+"""Relative deviation of a bound from the median that few or slow probes explain: three medians."""
 
 MIN_FAULTY_SHARE: Final = 0.2
 """Share of the recent windows with a fault from which on a clock is unstable."""
@@ -56,14 +54,12 @@ def clock_quality(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def suspect_clocks(fabric: FabricRecords) -> dict[str, str]:
-    """Return the clocks whose timestamps could not be compared with the fleet's in some window, with the
-    reasons."""
+    """Return clocks whose timestamps could not be compared with the fleet's in some window, with reasons."""
     return {name: text for name, (text, _) in _suspects(fabric).items()}
 
 
 def _suspects(fabric: FabricRecords) -> dict[str, tuple[str, float]]:
-    """Return, for each faulty clock, its newest fault and the share of windows with one; 1 if the fault
-    lasts."""
+    """Return, for each faulty clock, its newest fault and share of windows with one; 1 if the fault lasts."""
     newest = _newest(fabric)
     domains = Counter(recent.domain for recent in newest.values())
     uncertain = _uncertain(newest)[0]

@@ -1,5 +1,4 @@
-"""Checks the connectivity of the full mesh in both directions, from the probes of every NIC to every peer.
-Pure."""
+"""Checks the connectivity of the full mesh in both directions, by each NIC's probes to every peer. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ MIN_LOST: Final = 3
 NIC_SHARE: Final = 0.5
 """Share of a NIC's pairs without an answer from which on the NIC is the cause."""
 MIN_PAIRS: Final = 2
-"""Number of dead pairs that a NIC must have to be the cause: a single pair does not show which end is
-dead."""
+"""Number of dead pairs by which a NIC is the cause: a single pair does not show which end is dead."""
 MAX_NAMED: Final = 4
 
 
@@ -88,8 +86,7 @@ def _living(fabric: FabricRecords, nic: str, probed: int) -> Found:
 
 
 def probed_pairs(fabric: FabricRecords) -> dict[tuple[str, str], Pair]:
-    """Return, by (NIC, peer), the numbers of answered and lost probes; pairs with too few probes are left
-    out."""
+    """Return, by (NIC, peer), the numbers of answered and lost probes; those with too few are left out."""
     pairs: dict[tuple[str, str], Pair] = defaultdict(Pair)
     for record in fabric.delays:
         nic = record["nic"]

@@ -1,5 +1,4 @@
-"""Checks the uplinks that routes take against the plan: a leaf that hashes over too few loses bandwidth.
-Pure."""
+"""Checks the uplinks that routes take against the plan: hashing over too few loses bandwidth. Pure."""
 
 from __future__ import annotations
 

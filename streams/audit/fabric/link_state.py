@@ -26,15 +26,13 @@ SIMILAR_UTILISATION: Final = 0.05
 MIN_QUEUE_NS: Final = 2_000.0
 """Mean queueing delay up to which a queue is never odd, ns: a few packets of a fast link."""
 QUEUE_RELATIVE: Final = 3.0
-"""Relative deviation of a mean queue from the median up to which uneven jobs explain it: up to four times the
-median."""
+"""Relative deviation of a mean queue from the median that uneven jobs explain: four times the median."""
 
 
 @error("fabric.links", "No link is dead, grey or flapping", 2, 46)
 @remedy.replace("Replace cable or transceiver; `fabrictime links` gives the evidence")
 def link_health(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield a finding for each link, NIC and host that is now dead, grey or flapping, or one finding if none
-    is."""
+    """Yield a finding for each link, NIC and host that is dead, grey or flapping, or one if none is."""
     newest = _newest(fabric)
     faulty = [health for health in newest.values() if health["state"] in FAULTY]
     for health in faulty:
@@ -73,8 +71,7 @@ def link_history(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def _no_fault(fabric: FabricRecords, newest: Mapping[str, LinkHealth], text: str) -> Found:
-    """Return PASSED if links were evaluated: by probes that cross them, or by health records, which only
-    faults cause."""
+    """Return PASSED if links were evaluated: by crossing probes, or by health records, which faults cause."""
     crossed = {
         link
         for record in fabric.delays
@@ -107,8 +104,7 @@ def _newest(fabric: FabricRecords) -> dict[str, LinkHealth]:
 
 @dataclass(slots=True)
 class _Queue:
-    """Means of a link over all windows: queueing delay, and utilisation from flow reports if there are
-    any."""
+    """Means of a link over all windows: queueing delay, and utilisation by flow reports if there are any."""
 
     queue_ns: float
     utilisation: float | None

@@ -29,11 +29,9 @@ RELATIVE_FLOOR: Final = 0.25
 FLOOR_NS: Final = 200.0
 """The same deviation in ns: 40 m of fibre."""
 MIN_SAMPLES: Final = 20
-"""Number of samples that an odd path which no link explains must have: the minimum of fewer may include
-queueing."""
+"""Number of samples that an odd path which no link explains must have: fewer may include queueing."""
 MAX_FEW_SHARE: Final = 0.1
-"""Largest share of paths that may be left out, for example because they moved; above it the check is
-UNKNOWN."""
+"""Largest share of paths that may be left out, for example if they moved; above it the check is UNKNOWN."""
 MAX_NAMED: Final = 20
 """Largest number of single odd paths that become findings; the others are only counted."""
 
@@ -83,8 +81,7 @@ def one_way_delays(fabric: FabricRecords) -> Iterator[Found]:
 @warning("fabric.asymmetry", "Paths take equally long in both directions")
 @remedy.monitor("Check the fibres of both directions, and the timestamps of the NIC")
 def asymmetries(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the NICs and paths whose requests and answers differ unusually, and PASSED for every other
-    NIC."""
+    """Yield the NICs and paths whose requests and answers differ unusually, and PASSED for each other NIC."""
     yield from _without_clocks(fabric, "delay forward minus back")
     rows = _Rows()
     for (nic, peer, path), best in _minimum(fabric).items():

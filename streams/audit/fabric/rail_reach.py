@@ -138,8 +138,7 @@ def _findings(fabric: FabricRecords, rail: _Rail) -> Iterator[Found]:
 
 
 def _causes(failed: set[tuple[str, str]], all_pairs: dict[str, int]) -> dict[str, int]:
-    """Return the NICs that explain failed pairs, each with the number of pairs; the one with the most
-    first."""
+    """Return the NICs that explain failed pairs, with numbers of pairs; the one with the most first."""
     pairs_of: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for pair in failed:
         for name in pair:

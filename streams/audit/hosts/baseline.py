@@ -246,8 +246,7 @@ def compare_with(baseline: Baseline, results: Iterable[AuditResult]) -> list[Aud
 
 
 def _values(results: Iterable[AuditResult]) -> dict[tuple[str, str], dict[str, dict[str, AuditFact]]]:
-    """Return the facts by (SKU, name), then by subject and host. If several checks state one fact, they are
-    merged."""
+    """Return the facts by (SKU, name), then by subject and host. Several checks of one fact are merged."""
     facts_by_series: dict[tuple[str, str], dict[str, dict[str, AuditFact]]] = {}
     for series in series_of(results):
         by_subject = facts_by_series.setdefault((series.sku, series.name), {})

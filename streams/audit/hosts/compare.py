@@ -28,8 +28,7 @@ PRESENT_SHARE: Final = 0.75
 NOISE_FLOOR: Final = 0.05
 """Relative deviation up to which a measured figure is never an outlier."""
 EXACT_SHARE: Final = 0.95
-"""Share of the hosts that state exactly the same figure from which on it counts as configured, not
-measured."""
+"""Share of hosts that state exactly one figure from which on it counts as configured, not measured."""
 EXACT_FLOOR: Final = 0.001
 """Relative deviation up to which a configured figure is no finding; 191 of 192 processors deviate by more."""
 MAX_ODD_SHARE: Final = 0.25

@@ -73,8 +73,7 @@ def sku_results(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list
 
 
 def _parts(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> Iterator[str]:
-    """Yield the hosts with fewer GPUs than their type, if that number divides the type's without
-    remainder."""
+    """Yield the hosts with fewer GPUs than their type, if that number divides the type's exactly."""
     for result in results:
         sku = skus.get(result["sku"])
         for fact in result["facts"] if sku is not None else ():

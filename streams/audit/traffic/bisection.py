@@ -29,8 +29,7 @@ SHARE_OF_USUAL: Final = 0.9
 """Share of the pairs' usual bandwidth below which a part is slow. Published baselines warn at 87 to 90% of
 the expected bandwidth."""
 USUAL_QUANTILE: Final = 0.75
-"""Quantile of the pairs' bandwidths that counts as usual. Slow members and interference only lower a
-bandwidth."""
+"""Quantile of the pairs' bandwidths that counts as usual. Slow members and interference only lower it."""
 SMALLEST: Final = 3
 """Largest number of members of a part that is not halved: each half needs two."""
 
@@ -94,8 +93,7 @@ class _Search:
         self._together: list[tuple[str, ...]] = []
 
     def learn(self) -> None:
-        """Measure neighbours, or all pairs of three members, and take the upper quartile as the usual
-        bandwidth."""
+        """Measure neighbours, or all pairs of three members, and take the upper quartile as usual."""
         names = self.members
         pairs = [tuple(names[index : index + 2]) for index in range(0, len(names) - 1, 2)]
         if len(names) % 2:

@@ -83,7 +83,6 @@ def _outcome(measured: Sequence[Measured], outliers: Sequence[int], median: floa
 
 
 def confirming(isolated: Isolated, hosts: Collection[str]) -> list[tuple[str, str]]:
-    """Return pairs of each slow host and suspect with another host, to be measured; empty if there are
-    none."""
+    """Return pairs of each slow host and suspect with another host, to be measured; may be empty."""
     accused = [*isolated.slow, *isolated.suspects]
     return list(zip(accused, (host for host in hosts if host not in accused), strict=False))

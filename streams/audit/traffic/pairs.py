@@ -48,8 +48,7 @@ class TrafficLimits:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round: the order of its hosts, and their results. `kind`: pairs, within, across, fan, ring or
-    burn."""
+    """A round: its hosts' order, and their results. `kind`: pairs, within, across, fan, ring or burn."""
 
     kind: str
     hosts: Sequence[str]
@@ -248,8 +247,7 @@ def _variation(work: _Evaluation) -> Iterator[Found]:
 @warning("fabric.loaded-latency", "Round trips under load are as on other pairs", 41)
 @remedy.monitor("Check PFC, ECN and queue limits of the switch ports on the way, and the NIC's DSCP")
 def _latency(work: _Evaluation) -> Iterator[Found]:
-    """Yield findings from round trips under load, compared with idle ones of the same flow and the fleet's
-    median."""
+    """Yield findings from round trips under load, against idle ones of the flow and the fleet's median."""
     flows = [flow for flow in work.flows if {"idle_p99_us", "loaded_p99_us"} <= flow.figures.keys()]
     if not flows:
         return
@@ -319,8 +317,7 @@ def _hops(work: _Evaluation) -> list[FlowFigures]:
 @error("fabric.stragglers", "No host delays a ring of sends and receives", 52)
 @remedy.isolate("Take the host out; check its load, interrupts, governor and NIC")
 def _stragglers(work: _Evaluation) -> Iterator[Found]:
-    """Yield a finding per host: FAILED if all hops to and from it in all rings are long; then a heat map per
-    ring."""
+    """Yield a finding per host: FAILED if all its hops in all rings are long; then a heat map per ring."""
     hops, limit = _hops(work), work.limits.straggler_ms
     measured = [Measured(host_of(hop.client), host_of(hop.server), hop.figures["hop_p90_ms"]) for hop in hops]
     isolated = isolate(measured, 0.0, high_is_slow=True, limit=limit)

@@ -13,8 +13,7 @@ from typing import Final
 
 Pair = tuple[str, str]
 SHUFFLES: Final = 200
-"""Number of rings that are tried to find one that repeats no neighbours of an earlier ring: one of eight does
-not."""
+"""Number of rings tried to find one without an earlier ring's neighbours: one of eight has none."""
 
 
 def order_of(pairs: Sequence[Pair]) -> list[str]:
@@ -44,8 +43,7 @@ def tournament(hosts: Sequence[str]) -> list[list[Pair]]:
 
 
 def fans(hosts: Sequence[str], receivers: int) -> list[list[str]]:
-    """Return an order for each host: the host itself, then the next `receivers` other hosts, to which it
-    sends."""
+    """Return an order for each host: the host itself, then the next `receivers` others, to which it sends."""
     count = min(receivers, len(hosts) - 1)
     return [[hosts[(at + step) % len(hosts)] for step in range(count + 1)] for at in range(len(hosts))]
 

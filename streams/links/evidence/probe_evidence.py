@@ -230,8 +230,7 @@ class Evidence(PathTable):
     # A report holds each path with a result since the last report, so a path without one sent no probe since
     # its own last report. Over that time, not over the interval of one report, its results are its rate.
     def _note_rates(self, at: NDArray[np.intp], results: Int64s, interval_ns: int, now_ns: int) -> None:
-        """Smooth the request rates of paths. `results`: [len(at)] losses and answers since each path's last
-        report."""
+        """Smooth paths' request rates. `results`: [len(at)] losses and answers since a path's last report."""
         before_ns, before_hz = self.path_event_ns[at], self.rate_hz[at]
         since_ns = np.maximum(np.where(before_ns > 0, now_ns - before_ns, interval_ns), NS_PER_MS)
         weight = np.where(before_hz > 0, -np.expm1(-since_ns / RATE_DECAY_NS), 1.0)

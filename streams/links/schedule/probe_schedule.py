@@ -22,8 +22,7 @@ PathKey = tuple[str, int]
 """A path of a NIC: the peer and the entropy value."""
 
 SLOTS_PER_PATH: Final = 2
-"""Probes in a cycle per path, for the NIC with the most paths. A higher value spreads probes more evenly
-over links."""
+"""Probes in a cycle per path, for the NIC with the most paths. More spreads probes more evenly."""
 MAX_SLOTS: Final = 512
 """Slots in a cycle; bounds the size of a record."""
 MAX_PROBES_PER_SLOT: Final = 9

@@ -25,13 +25,11 @@ from faust.types import TP
 log = logging.getLogger(__name__)
 
 NO_READ_AHEAD_S: Final = 0.1
-"""Read-ahead delay of a worker that must react fast, s. Fetches then do not leave out partitions with
-buffered messages."""
+"""Read-ahead delay of a worker that must react fast, s. Fetches then include partitions with messages."""
 FETCH_TIMEOUT_S: Final = 1.0
 """Longest time that a fetch waits for messages, s."""
 CAPACITY_CHECK_S: Final = 0.01
-"""Interval at which receivers without capacity are checked again, s. Such receivers are busy with earlier
-messages."""
+"""Interval at which receivers without capacity, busy with earlier messages, are checked again, s."""
 
 
 def tune_fetcher(app: Any, read_ahead_s: float, wait_ms: int, min_bytes: int = 1) -> None:
@@ -110,8 +108,7 @@ class Receiver(Protocol):
         """Take the next messages of a partition, in order; return False if they must be fetched again."""
 
     def commit_position(self, tp: TP) -> int | None:
-        """Return the offset from which a new owner must read the partition; None if nothing is to be
-        committed."""
+        """Return the offset from which a new owner reads the partition; None if none is to be committed."""
 
 
 def read_batches(app: Any, topic: str, receiver: Receiver | None) -> None:

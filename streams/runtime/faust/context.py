@@ -43,8 +43,7 @@ ABORT_S: Final = 5.0
 EXIT_CODE: Final = 70
 TOPOLOGY_CHECK_S: Final = 5.0
 FLOWS_TAIL_S: Final = 30.0
-"""Time span of flow reports that are read at the start, s: longer than a dead worker's partitions lack an
-owner."""
+"""Time span of flow reports that are read at the start, s: longer than a dead worker's partitions wait."""
 TABLE_STARTS: Final[Mapping[Topic, Start]] = {
     INVENTORY: BEGINNING,
     CLOCK_OFFSETS: tail(CLOCK_TAIL),
@@ -191,8 +190,7 @@ class WorkerContext:
         loop.call_later(ABORT_S, os._exit, EXIT_CODE)
 
     async def send(self, topic: Topic[R], key: str, record: R) -> Awaitable[Any]:
-        """Encode a record and pass it to the producer; return an awaitable that ends when the log
-        acknowledges it."""
+        """Encode a record and pass it to the producer; return an awaitable of its acknowledgement."""
         return await self.send_bytes(topic.name, key, codec.encode(topic.type, record, self.registry))
 
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:

@@ -71,8 +71,7 @@ def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
 
 
 def _credentials(cluster: KafkaSettings) -> CredentialsT | None:
-    """Return the cluster's security settings as Faust credentials. Raises ValueError for an unreadable
-    file."""
+    """Return a cluster's security settings as Faust credentials. Raises ValueError if unreadable."""
     options = cluster.aiokafka_options()
     context = options.get("ssl_context")
     if "sasl_oauth_token_provider" in options:

@@ -57,8 +57,7 @@ class GrouplessStage(Ownership):
                 context.taps[each.topic.name] = self._tap
 
     def register(self) -> None:
-        """Make the topic part of the consumer group, unless another stage reads it; fetch none of its
-        messages."""
+        """Make the topic part of the consumer group, unless another stage reads it; fetch nothing."""
         if self.topic in self.definition.outputs:
             read_batches(self.context.app, self.topic.name, None)
 
@@ -109,8 +108,7 @@ class _Owner:
         self._tap_from: dict[Place, int] = {}
         """Maps tapped partition to the offset from which another stage passes on its messages."""
         self._early: list[Message] | None = []
-        """Messages passed on by another stage while the past is read or slow work runs; None at other
-        times."""
+        """Messages passed on by another stage while reading the past or slow work; None at other times."""
         self._late = 0
 
     async def run(self) -> None:
@@ -216,8 +214,7 @@ class _Owner:
         return messages
 
     async def _read_to_ends(self) -> None:
-        """Read to the end of the log: a slow reader must not evaluate a time whose messages it has not
-        read."""
+        """Read to the end of the log: a slow reader must not evaluate a time without its messages."""
         needed = self._needed
         if not needed.is_needed:
             return
@@ -232,8 +229,7 @@ class _Owner:
         await needed.update(self._log_now_ns())
 
     def _take(self, messages: Sequence[Message], *, is_old: bool = False) -> None:
-        """Pass messages to the operator at their log times. `is_old`: they may be much older than the log's
-        clock."""
+        """Pass messages to the operator at their log times. `is_old`: maybe much older than its clock."""
         monotonic_ns = time.monotonic_ns()
         for message in messages:
             if not is_old:
@@ -319,8 +315,7 @@ class _Owner:
         return Moment(self._log_ns, fabric_ns - self._log_ns)
 
     async def _publish(self, outputs: Sequence[Output]) -> None:
-        """Publish outputs and rejects, and wait for the log's acknowledgements. Raises the error of a failed
-        send."""
+        """Publish outputs and rejects, and wait for the log's acknowledgements. Raises a send's error."""
         operator = self._operator
         self._sent.clear()
         await self._publisher.publish(operator, outputs, self._sent)

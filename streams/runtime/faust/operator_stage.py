@@ -45,8 +45,7 @@ RELEASE_S: Final = 0.25
 MAX_PENDING: Final = 1_000
 """Number of unacknowledged outputs from which on a partition waits for the log."""
 LATE_NS: Final = 100 * NS_PER_MS
-"""Time since its last advance after which a due partition without messages no longer waits for those with
-messages."""
+"""Time since its last advance after which a due partition without messages no longer waits for others."""
 WARN_S: Final = 10.0
 
 
@@ -143,8 +142,7 @@ class OperatorStage(Ownership):
                 partition.add(message, monotonic_ns)
 
     def _message(self, partition: Partition, record: ConsumerRecord) -> Message:
-        """Return the record as a message. If the log did not set its time, it is rejected and counts only for
-        positions."""
+        """Return the record as a message. Without a time of the log it counts only for positions."""
         append_ns = NO_APPEND_TIME_NS
         refused: BadRecord | None = None
         try:

@@ -31,8 +31,7 @@ class Generation:
         self.recovered = asyncio.Event()
         """Set when the state is recovered, and at the latest when the generation ends."""
         self.revoking = False
-        """Whether a revocation has begun: no new work starts, but results of running work may still be
-        sent."""
+        """Whether a revocation has begun: no new work starts, but running work may still send results."""
         self.revoked = False
         """Whether the revocation is over: another worker may own the partitions, so nothing is sent."""
         if not self.tps:

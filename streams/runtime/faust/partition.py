@@ -22,8 +22,7 @@ from streams.runtime.units import NS_PER_S
 
 MAX_MESSAGES: Final = 256
 MAX_BYTES: Final = 128 * 1024
-"""Largest size of an advance's messages, bytes: some milliseconds of work, so that other stages get to
-run."""
+"""Largest size of an advance's messages, bytes: some milliseconds of work, so that other stages run."""
 MAX_MOVES: Final = 1_000
 """Largest number of moves of the tables that a step without a message notes."""
 NO_APPEND_TIME_NS: Final = 0
@@ -74,8 +73,7 @@ class Partition:
         self.moves = context.tables.moves(topics)
         """Moves of the tables that the stage looks up, since the last step."""
         self.next_offset = epoch.committed
-        """One past the last message that the operator took; None if the group has not committed an offset
-        yet."""
+        """One past the operator's last message; None if the group has not committed an offset yet."""
         self.commit = epoch.committed
         """The position to commit."""
         self.sent: deque[Sent] = deque()
@@ -100,8 +98,7 @@ class Partition:
         self._offset_ns: int | None = None
         """Fabric time minus log time, ns, once it has differed from that of the clock table; None before."""
         self._corrections: deque[tuple[int, int]] = deque()
-        """Changes of the correction (log time minus append time) with which no message was taken yet: first
-        offset, ns."""
+        """Changes of the correction (log minus append time) that no message has used: first offset, ns."""
         self._level = ""
         self._topology = context.topology
 
@@ -197,8 +194,7 @@ class Partition:
         return self.waited_ns > limit_ns
 
     def note_step(self, monotonic_ns: int) -> Moment:
-        """Record a step with all that the output of its advance depends on; return the moment of the
-        advance."""
+        """Record a step with all that its advance's output depends on; return the moment of the advance."""
         log_ns, steps = self._newest_ns, self.steps
         if self.is_caught_up:
             now_ns = self.log_ns(monotonic_ns)

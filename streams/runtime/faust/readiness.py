@@ -16,8 +16,7 @@ class Readiness:
         """Maps subject to its line in the status."""
 
     def part(self) -> Callable[[int], None]:
-        """Register a service; return the function to which it passes its number of partitions when it is
-        ready."""
+        """Register a service; return the function that takes its number of partitions when it is ready."""
         at = len(self._partitions)
         self._partitions.append(None)
 

@@ -149,8 +149,7 @@ class SinkStage(Ownership):
             await self._reject(operator, message, refused)
 
     async def _insert(self, table: str, rows: Any, token: str) -> None:
-        """Insert the rows into a table, with retries until the store answers. Raises BadRecord if it refuses
-        them."""
+        """Insert the rows into a table, with retries until the store answers. Raises BadRecord if refused."""
         wait_s = self._settings.retry_ms / 1000
         while True:
             try:
@@ -161,8 +160,7 @@ class SinkStage(Ownership):
                 wait_s = min(2 * wait_s, self._settings.retry_max_ms / 1000)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in this stage's only thread, so that a cancelled call ends before the next one
-        begins."""
+        """Call a function in this stage's only thread, so a cancelled call ends before the next begins."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     async def _reject(self, operator: Operator, message: Message, error: Exception) -> None:

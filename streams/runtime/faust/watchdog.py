@@ -31,8 +31,7 @@ CHECK_S: Final = 1.0
 REBALANCE_S: Final = 60.0
 TOPICS_CHECK_S: Final = 5.0
 BUSY_WEIGHT: Final = 1 / 6
-"""Weight of time in which the worker computes. Partitions then wait for each other, but they must not wait
-for ever."""
+"""Weight of time in which the worker computes. Partitions then wait for others, but not for ever."""
 BACKLOG_WEIGHT: Final = 1 / 10
 """Weight of time in which the worker processes the backlog of another partition."""
 TASKS: Final = Path("/proc/self/task")
@@ -81,8 +80,7 @@ class StallWatch:
         self._since: dict[TP, tuple[int, float]] = {}
 
     def check(self, now_s: float, ends: Mapping[TP, int], positions: Mapping[TP, int]) -> list[TP]:
-        """Return the partitions that have not moved for too long. `ends`, `positions`: offset of each
-        partition."""
+        """Return partitions that have not moved for long. `ends`, `positions`: offset of each partition."""
         stalled = []
         passed_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s

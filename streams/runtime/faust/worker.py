@@ -66,8 +66,7 @@ def run(settings: StreamSettings, apps: Sequence[AppStages]) -> int:
 
 
 class _Repeated(logging.Filter):
-    """Suppresses repeated log lines of the client libraries: an unreachable broker causes hundreds a
-    second."""
+    """Suppresses repeated log lines of the client libraries: a broker's absence causes hundreds a second."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from producers.trace.source_ports import candidates_for, choose_ports, coverage_of
+from producers.trace.source_ports import choose_ports, coverage_of
 
 
 def routes_of(seed: int, ports: int, peers: int, spines: int) -> dict[int, dict[str, int]]:
@@ -14,14 +14,6 @@ def routes_of(seed: int, ports: int, peers: int, spines: int) -> dict[int, dict[
     return {
         port: {f"p{n}": rng.randrange(spines) for n in range(peers)} for port in range(1000, 1000 + ports)
     }
-
-
-def test_the_number_of_candidates_misses_a_route_with_the_given_chance() -> None:
-    assert candidates_for(1, 0.01) == 1
-    count, runs = candidates_for(8, 0.05), 2000
-    rng = random.Random(1)
-    missed = sum(len({rng.randrange(8) for _ in range(count)}) < 8 for _ in range(runs))
-    assert missed / runs <= 0.05 * 1.2
 
 
 def test_the_chosen_ports_cover_every_route_that_the_candidates_cover() -> None:
@@ -48,14 +40,6 @@ def test_the_coverage_counts_routes_of_known_ports_alone() -> None:
     routes = {1: {"p": "a", "q": "b"}, 2: {"p": "a"}}
     assert coverage_of([1, 2, 99], routes) == (2, 2, -5)
     assert coverage_of([99], routes) == (0, 0, 0)
-
-
-def test_enough_candidates_see_every_route() -> None:
-    assert candidates_for(8, 0.01) == 54
-    rng, routes, missed = random.Random(3), 8, 0
-    for _ in range(2000):
-        missed += len({rng.randrange(routes) for _ in range(candidates_for(routes, 0.05))}) < routes
-    assert missed / 2000 <= 0.06
 
 
 def lots(ports: int, peers: int, spines: int, seed: int) -> dict[int, dict[str, int]]:

@@ -7,24 +7,14 @@ import math
 import pytest
 
 from fabrictime.bench import clock, evaluate
+from fabrictime.bench._parts import targets_of
 
 
 @pytest.mark.slow("runs a bench")
 def test_quick_run_gives_every_figure_of_its_own(monkeypatch):
     """Parts with a module of their own are measured by their own tests."""
-    monkeypatch.setattr(clock, "MODULES", {})
-    elsewhere = {
-        "solve_100k_nics_1m_edges_s",
-        "solve_memory_mb",
-        "now_ns_per_call_c",
-        "now_ns_per_call_python",
-        "fabric_p99_ns_idle",
-        "fabric_p99_ns_loaded",
-        "fabric_p99_loaded_over_idle",
-        "p99_ns_load80_bursty",
-        "p99_load80_bursty_over_independent",
-        "windows_to_100ns_load80_bursty",
-    }
+    elsewhere = targets_of(clock.PARTS)
+    monkeypatch.setattr(clock, "PARTS", {})
     lines = []
     figures = evaluate(clock.TARGETS, clock.run(lines.append, quick=True))
     assert set(clock.TARGETS) <= set(figures)
@@ -35,11 +25,6 @@ def test_quick_run_gives_every_figure_of_its_own(monkeypatch):
         assert figure["value"] is not None, (key, figure)
         assert math.isfinite(figure["value"]), key
         assert figure["value"] >= 0, key
-
-
-def test_a_part_that_is_not_there_is_missing_with_its_reason():
-    found = clock._part("nowhere", ("some_figure",), print, False)
-    assert "nowhere" in found["some_figure"].reason
 
 
 def test_one_scenario_from_the_command_line(capsys):

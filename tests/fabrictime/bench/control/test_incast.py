@@ -10,7 +10,7 @@ import pytest
 
 from fabrictime.bench import Figure
 from fabrictime.bench._fabric import CannotRun
-from fabrictime.bench.control import incast
+from fabrictime.bench.control import PARTS, incast
 from fabrictime.bench.control.incast import RATE_BPS, _figures, _Interval, _interval, _paced
 
 UNPACED = _Interval(40.0, 20.0, 30e6, 1.5, 0.5)
@@ -23,7 +23,7 @@ def test_ratios_are_of_the_same_seed_and_the_worst_is_noted() -> None:
     assert latency == Figure(0.25, note="worst 1.000 of 3 seeds")
     assert goodput == Figure(1.1, note="worst 1.000 of 3 seeds")
     assert found["incast_flows_paced_share"] == Figure(1.0, "1", "least 0.50")
-    assert set(incast.KEYS) <= set(found)
+    assert set(PARTS["incast"]) <= set(found)
 
 
 def run(took_s: list[float], bytes_: int = 2_000_000) -> Any:

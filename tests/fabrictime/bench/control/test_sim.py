@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fabrictime.bench import Figure
+from fabrictime.bench.control import PARTS
 from fabrictime.bench.control.sim import (
-    KEYS,
     Loop,
     Scenario,
     Stretch,
@@ -63,7 +63,7 @@ def seed(ecmp: float, steered: float) -> _Seed:
 
 def test_ratios_are_of_the_same_seed_with_the_worst_noted() -> None:
     found = _figures([seed(0.5, 1.0), seed(0.8, 0.8), seed(0.6, 0.9)], [1, 2, 3])
-    assert set(KEYS) <= set(found)
+    assert set(PARTS["sim"]) <= set(found)
     ratio = found["sim_two_alltoall_vs_ecmp"]
     assert isinstance(ratio, Figure)
     assert ratio.value == pytest.approx(1.5)
