@@ -89,10 +89,7 @@ class Registry(Protocol):
 
 @cache
 def raw_schema(name: str) -> RecordSchema:
-    """Return the schema of a record, with limits in place of named ranges.
-
-    Raises KeyError for an unknown name.
-    """
+    """Return a record's schema, with limits in place of named ranges. Raises KeyError if unknown."""
     path = files("schemas") / f"{name}.avsc"
     if not name.isalnum() or not path.is_file():
         raise KeyError(f"record {name!r}: no such schema in schemas/")

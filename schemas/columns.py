@@ -66,10 +66,7 @@ class Column:
 def columns_of(
     record: str, items: str | None, names: str, types: Mapping[str, str], derived: Mapping[str, str]
 ) -> Iterator[Column]:
-    """Yield the columns of a table; see `schemas.tables.Table` for the arguments.
-
-    Raises KeyError for a column that no field fills.
-    """
+    """Yield a table's columns; arguments: `schemas.tables.Table`. Raises KeyError for an unfilled column."""
     fields = _fields(raw_schema(record)) | {APPEND_TIME: "long"}
     item_fields = _fields(fields[items]["items"]) if items in fields else {}
     type_of, derived_type = (

@@ -55,10 +55,7 @@ def listen(path: Path, *, blocking: bool = False, access: SocketAccess = OWNER) 
 
 
 def listen_for_packets(path: Path, *, access: SocketAccess = OWNER) -> socket.socket:
-    """Return a non-blocking socket of packets (SOCK_SEQPACKET) that listens at `path`.
-
-    Raises as `listen` does.
-    """
+    """Return a non-blocking socket (SOCK_SEQPACKET) that listens at `path`. Raises as `listen` does."""
     return _bound(path, socket.SOCK_SEQPACKET, access)
 
 
@@ -114,10 +111,7 @@ class SocketFile:
 
 
 def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
-    """Return a non-blocking datagram socket bound at `path` that receives the senders' credentials.
-
-    Raises as `listen` does.
-    """
+    """Return a non-blocking datagram socket at `path` with senders' credentials. Raises as `listen` does."""
     receiver = _bound(path, socket.SOCK_DGRAM)
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)

@@ -405,10 +405,7 @@ def bucket_sql(ns: str) -> str:
 
 
 def bucket_edge_sql(bucket: str) -> str:
-    """Return a SQL expression for the lower edge of a bucket, ns; it is 0 for bucket 0.
-
-    `bucket`: a SQL expression of its number.
-    """
+    """Return SQL for the lower edge of a bucket, ns; 0 for bucket 0. `bucket`: SQL of its number."""
     return (
         f"if(({bucket}) = 0, 0., reinterpretAsFloat64(bitShiftLeft(toUInt64(({bucket}) + {4 * 1023}), 50)))"
     )

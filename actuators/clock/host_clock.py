@@ -88,10 +88,7 @@ class _LocalClock:
 
 
 class HostClock:
-    """The clocks of one host.
-
-    `take_*` and `add_cross_timestamp` take inputs, `content` returns the page's next content.
-    """
+    """One host's clocks. `take_*`, `add_cross_timestamp` take inputs, `content` returns the next page."""
 
     def __init__(
         self, host: str, parameters: PageParameters | None = None, last: Content | None = None

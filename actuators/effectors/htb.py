@@ -65,10 +65,7 @@ class Applied(NamedTuple):
 
 
 class HtbQdisc:
-    """HTB on one NIC.
-
-    `ip`: opened in the NIC's namespace, by the thread that uses it; `rate_bps`: the link's rate.
-    """
+    """HTB on one NIC. `ip`: of the NIC's namespace and the calling thread; `rate_bps`: the link's rate."""
 
     def __init__(self, ip: IPRoute, device: str, rate_bps: int) -> None:
         indices = list(ip.link_lookup(ifname=device))

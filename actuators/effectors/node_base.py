@@ -49,10 +49,7 @@ def check_drain(node: NodeState, reason: str) -> bool:
 
 
 def check_resume(node: NodeState) -> bool:
-    """Return True if this system drained the node, False if the node is in service.
-
-    Raises NodeError if someone else drained it.
-    """
+    """Return True if this system drained the node, False in service. Raises NodeError for another's drain."""
     if node.is_out and not is_ours(node.reason):
         raise NodeError(f"node {node.name}: drained by another, {node.reason or node.state}")
     return node.is_out

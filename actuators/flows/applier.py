@@ -278,10 +278,7 @@ class Applier:
         return None if self._admit(flow, decision["action"]) else ActionOutcome.LIMITED
 
     def _admit(self, flow: FlowState, action: FlowAction) -> bool:
-        """Return True if the action limit admits the action.
-
-        Only one rate change per second and flow counts.
-        """
+        """Return True if the action limit admits the action. One rate change per second and flow counts."""
         is_rate = action in RATES
         if is_rate and flow.rated_ns is not None and self._clock_ns() - flow.rated_ns < SECOND_NS:
             return True

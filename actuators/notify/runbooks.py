@@ -1,7 +1,4 @@
-"""The title of each kind of alert, and the next step that its notification proposes.
-
-docs/runbooks has a page for each kind.
-"""
+"""Title of each kind of alert, and the next step that a notification proposes; see docs/runbooks."""
 
 from __future__ import annotations
 

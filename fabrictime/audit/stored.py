@@ -111,10 +111,7 @@ def _report(run: str, request: AuditRun | None, results: Sequence[AuditResult]) 
 
 
 def load(name: str, log: Callable[[], KafkaSettings]) -> AuditReport:
-    """Return a run's report from a file that `--json` wrote, else from the log. `log` is called only then.
-
-    Raises ValueError.
-    """
+    """Return a run's report from a file of `--json`, else from the log by `log`. Raises ValueError."""
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
         try:

@@ -271,10 +271,7 @@ def _insert(server: Server, quick: bool) -> dict[str, Value]:
 
 
 def _sink_rows_per_second() -> float:
-    """Return the rows per second that a sink turns from messages into columns.
-
-    A message has 40 rows, with 9 buckets per direction.
-    """
+    """Return the rows per second that a sink makes columns. Messages have 40 rows, 9 buckets a direction."""
     from schemas.kafka.message import Message
     from schemas.topics import DELAYS
     from streams.history.rows import rows_of

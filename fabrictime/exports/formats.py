@@ -37,10 +37,7 @@ def slurm_tree(networks: Sequence[Network]) -> str:
 
 
 def slurm_block(networks: Sequence[Network]) -> str:
-    """Return topology.conf for topology/block: a block for each group of hosts that share a leaf.
-
-    Raises BadExport.
-    """
+    """Return topology.conf for topology/block: a block per group of hosts at a leaf. Raises BadExport."""
     blocks = _only(networks, "topology.conf").lowest
     rows = [f"BlockName={_listed(block.name)} Nodes={_hosts(block.hosts)}\n" for block in blocks]
     return "".join([*rows, f"BlockSizes={_base_size(blocks)}\n"])

@@ -1,7 +1,4 @@
-"""`python -m fabrictime.log '{"directory": …}'`: the log alone, for benches and tests.
-
-In: LogSettings as JSON.
-"""
+"""`python -m fabrictime.log '{"directory": …}'`: the log alone for benches and tests; LogSettings as JSON."""
 
 from __future__ import annotations
 

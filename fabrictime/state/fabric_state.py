@@ -153,10 +153,7 @@ class FabricState:
     # ----------------------------------------------------------------------------------------------- writing
 
     def take(self, topic: str, key: str, record: Any, append_ns: int) -> Part:
-        """Apply one record of the topic's type (None: the tombstone of `key`).
-
-        Return the part that it changed.
-        """
+        """Apply one record of the topic's type (None: the tombstone of `key`). Return the changed part."""
         part = _PARTS[topic]
         before = self.cable_graph.version
         if topic == INVENTORY.name:

@@ -126,10 +126,7 @@ def _summary(kind: Any, communicators: CommunicatorList, source: CollectiveSourc
 def operations_of(
     rows: Rows, reasons: Iterable[KeptReason], communicators: CommunicatorList, timeline: Timeline
 ) -> list[CollectiveOperation]:
-    """Return the records of single operations, in the order of `rows`.
-
-    Raises KeyError for unknown communicators.
-    """
+    """Return records of operations, in the order of `rows`. Raises KeyError for unknown communicators."""
     begin, end = timeline.to_fabric(rows["begin_raw_ns"]), timeline.to_fabric(rows["end_raw_ns"])
     return [
         _operation(row, reason, communicators, int(begin_ns), int(end_ns))
@@ -269,10 +266,7 @@ def _delay(row: Any, nic: str, flow: str | None) -> QueuePairDelay:
 
 
 def _merged(former: QueuePairDelay, new: QueuePairDelay) -> QueuePairDelay:
-    """Return the delays of both intervals together.
-
-    The larger 99th percentile is an upper bound of the true one.
-    """
+    """Return the delays of both intervals together. The larger 99th percentile bounds the true one."""
     if not new["count"]:
         return {**former, "posted": new["posted"]}
     if not former["count"]:

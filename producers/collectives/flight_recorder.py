@@ -151,10 +151,7 @@ def _group(entry: Mapping[str, Any]) -> str:
 
 
 def _communicator(name: str, rank: int, content: Mapping[str, Any]) -> Communicator:
-    """Return the group as a communicator.
-
-    If the dump lists its ranks, they give its size and the rank's place in it.
-    """
+    """Return the group as a communicator. The dump's list of ranks gives size and place."""
     config = content.get("pg_config")
     group = config.get(name.partition(":")[0]) if isinstance(config, dict) else None
     ranks = group.get("ranks", "") if isinstance(group, dict) else ""

@@ -139,10 +139,7 @@ class HostReporter:
     # ---- connections
 
     def _take(self, passed: Passed) -> str | None:
-        """Start draining a new segment, or mark a known one as connected again.
-
-        Return the reason if it is refused.
-        """
+        """Start draining a new segment, or mark a known one as connected again. Return a refusal's reason."""
         entry = self._entries.get(passed.inode)
         if entry is not None:
             passed.reader.close()
@@ -185,10 +182,7 @@ class HostReporter:
     # ---- records
 
     def step(self, now_s: float, put: Put, may_put: Callable[[], bool]) -> float:
-        """Drain segments, and publish the records that are due while the queue accepts them.
-
-        Returns the time of the next call, s.
-        """
+        """Drain segments, publish due records while the queue accepts them. Returns the next time, s."""
         self._now_s = now_s
         self.fault = self._listener.check(now_s)
         for dump in self._dumps.poll(now_s):

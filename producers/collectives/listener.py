@@ -69,10 +69,7 @@ def process_id(pid: int) -> ProcessId:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Return whether a process runs.
-
-    It returns True for id 0, which stands for a process in another PID namespace.
-    """
+    """Return whether a process runs. True for id 0, a process in another PID namespace."""
     if process.pid == 0:
         return True
     fields = _stat_of(process.pid)
@@ -181,10 +178,7 @@ class Listener:
         self._answer(connection, None)
 
     def _open(self, peer_connection: _Connection, descriptor: int) -> tuple[str, int | None]:
-        """Pass a segment to `take`.
-
-        Return the reason why it is refused, or an empty string, and its inode.
-        """
+        """Pass a segment to `take`. Return the reason of a refusal, or an empty string, and its inode."""
         file_status = os.fstat(descriptor)
         if file_status.st_size > self._max_bytes:
             return f"segment: {file_status.st_size} bytes, expected at most {self._max_bytes}", None

@@ -170,10 +170,7 @@ class NicCounters:
     def increments(
         before: Mapping[str, Mapping[str, int]], now: Mapping[str, Mapping[str, int]], nics: Sequence[str]
     ) -> list[NicCounter]:
-        """Return the growth of the given NICs' counters between two totals.
-
-        NICs without growth are left out.
-        """
+        """Return the growth of the given NICs' counters between two totals. Omits NICs without growth."""
         counters: list[NicCounter] = []
         for nic in nics:
             grown = {

@@ -172,10 +172,7 @@ class RecorderDumps:
 
 
 def _content(path: str) -> bytes:
-    """Read a dump without following links or blocking on pipes.
-
-    Raises ValueError if it exceeds `MAX_BYTES`.
-    """
+    """Read a dump without following links or blocking on pipes. Raises ValueError above `MAX_BYTES`."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(number, "rb") as file:
         data = file.read(MAX_BYTES + 1)

@@ -38,10 +38,7 @@ class ClockReading(NamedTuple):
 
 
 class HostClock:
-    """Reads the clock page of a host.
-
-    Without a valid page, readings have the system clock and state UNSYNCED.
-    """
+    """Reads the clock page of a host. Without a valid page, readings have the system's and UNSYNCED."""
 
     def __init__(self, path: Path | None) -> None:
         """Prepare to read the page at `path`, or this machine's default page if it is None."""
@@ -75,10 +72,7 @@ class HostClock:
 
 
 def _pair(clock: Clock) -> ClockReading:
-    """Return the page's time between two readings of the raw clock.
-
-    Half of their distance is added to the bound.
-    """
+    """Return the page's time between two readings of the raw clock. The bound has half their distance."""
     before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
     now = clock.now()
     after_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
@@ -100,10 +94,7 @@ class Timeline:
         self._first_ns = self._offset_ns = 0
 
     def add(self, reading: ClockReading) -> None:
-        """Append a pair.
-
-        If the host changed to or from UNSYNCED, drop the earlier pairs, because time has stepped.
-        """
+        """Append a pair. Drop earlier pairs at a change to or from UNSYNCED: time stepped."""
         was_unsynced = self.last is not None and self.last.state is ClockSync.UNSYNCED
         if self.last is not None and was_unsynced != (reading.state is ClockSync.UNSYNCED):
             self._fine.clear()

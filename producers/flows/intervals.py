@@ -152,10 +152,7 @@ class _Flow:
     def shares(
         self, since: _Counters, until: _Counters, rate_bps: float
     ) -> tuple[float, float, float] | None:
-        """Return the shares of an interval: busy, limited by the receiver, limited by the sender.
-
-        None if not measured.
-        """
+        """Return an interval's shares: busy, limited by receiver, limited by sender. None if not measured."""
         interval_us = (until.at_ns - since.at_ns) / 1e3
         if self.kernel is None or interval_us <= 0:
             return None
@@ -180,10 +177,7 @@ class _Flow:
 
 @dataclass(slots=True)
 class FlowTable:
-    """The flows of one host.
-
-    `local` maps its addresses to its NICs; `nic_of` returns the NIC of any fleet address.
-    """
+    """The flows of one host. `local` maps its addresses to its NICs; `nic_of`: the NIC of any address."""
 
     host: str
     boot: str
@@ -399,10 +393,7 @@ class FlowTable:
             )
 
     def _rekey(self, flow: _Flow, key: Key) -> None:
-        """Change the ports of a flow that continues from other ports.
-
-        Its links are unknown until they are traced.
-        """
+        """Change the ports of a flow that moved to others. Its links are unknown until traced."""
         if flow.key != key:
             flow.key, flow.links, flow.changed = key, (), True
             flow.nic, flow.peer = self.local.get(key[1], flow.nic), self.nic_of(key[3]) or flow.peer
@@ -414,10 +405,7 @@ class FlowTable:
         return f"{self.host}/{self.boot}/{name}"
 
     def _registered_flow(self, key: Key, registration: Registration, now_ns: int) -> _Flow | None:
-        """Add a reading of a flow whose bytes its program counts.
-
-        Return the flow; None if it is not reported.
-        """
+        """Add a reading of a flow whose bytes its program counts. Return the flow; None if unreported."""
         nic, peer = self.local.get(key[1]), self.nic_of(key[3])
         if nic is None or peer is None or registration.sent_bytes is None:
             return None

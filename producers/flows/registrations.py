@@ -139,10 +139,7 @@ class Registrations:
         self._selector.register(self._file.socket, selectors.EVENT_READ)
 
     def sweep(self) -> None:
-        """Drop the flows whose connections ended before the last `serve`.
-
-        Call it after the last counters of these flows were read.
-        """
+        """Drop flows whose connections ended before the last `serve`, after a read of their last counters."""
         for key in self._ended_keys:
             self._forget(key)
         self._ended_keys.clear()

@@ -227,10 +227,7 @@ class LookupReader:
         return wants_key is None or wants_key(message.key)
 
     def _assign(self) -> bool:
-        """Assign all topics when they exist; try at most once per second.
-
-        Return True if they are assigned.
-        """
+        """Assign all topics when they exist; try at most once per second. Return whether they are."""
         now_s = time.monotonic()
         if now_s < self._assign_at_s:
             return False

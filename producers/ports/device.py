@@ -115,10 +115,7 @@ class NetlinkLink(NamedTuple):
 
 
 def parse_links(data: bytes) -> Iterator[NetlinkLink]:
-    """Yield the links in a netlink datagram.
-
-    Raises OSError for an error message, ValueError if it is truncated.
-    """
+    """Yield the links in a netlink datagram. Raises OSError for an error message, ValueError if truncated."""
     at = 0
     while at < len(data):
         if at + _HEADER.size > len(data):
@@ -269,10 +266,7 @@ class PortWatch:
 
 
 class PortCounters:
-    """Reads those counters of a device that show a link's health.
-
-    Some drivers take milliseconds to read them.
-    """
+    """Reads a device's counters that show a link's health. Some drivers take milliseconds."""
 
     def __init__(self, device: str, netns: str | None, sysfs: Path = Path("/sys")) -> None:
         """Open the sockets. Raises OSError if the kernel refuses."""

@@ -106,10 +106,7 @@ class LinkReporter:
         self._is_port_quiet = self._device.fileno() not in fds
 
     def publish(self, last: bool = False) -> None:
-        """Publish the events that are due.
-
-        With `last`, publish the probes' evidence even if it is not due.
-        """
+        """Publish the events that are due. With `last`, publish the probes' evidence even if not due."""
         for change in self._read_port():
             clocks = self._engine.clocks()
             if change.carrier is not None:
@@ -131,10 +128,7 @@ class LinkReporter:
                 self._put(record)
 
     def _read_port(self) -> list[PortChange]:
-        """Return the changes at the port.
-
-        The read is skipped only if a `wait` just before saw nothing at the port.
-        """
+        """Return the changes at the port. It reads unless a `wait` just before saw nothing."""
         is_quiet, self._is_port_quiet = self._is_port_quiet, False
         return [] if is_quiet else self._device.read()
 

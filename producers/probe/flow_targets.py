@@ -39,10 +39,7 @@ class PeerRoute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowTargets:
-    """A periodic schedule of single probes.
-
-    `probes` holds `per_slot` entries per slot; nothing is sent for None.
-    """
+    """A periodic schedule of single probes. `probes`: `per_slot` entries per slot; None sends none."""
 
     slot_ns: float
     per_slot: int

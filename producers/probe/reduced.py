@@ -73,10 +73,7 @@ class ClockView:
                 )
 
     def _forget_later(self, record: ClockOffsets) -> None:
-        """Treat models of later windows as older than this record.
-
-        It is called when log time has stepped back.
-        """
+        """Treat models of later windows as older than this record. Called when log time stepped back."""
         window, end_log_ns = record["window"], record["window_end_ns"] - record["log_offset_ns"]
         self._newest_window = min(self._newest_window, window)
         for name, clock_line in self._clocks.items():

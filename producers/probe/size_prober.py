@@ -41,10 +41,7 @@ class SizeProber:
         return self._checks.due_s
 
     def set_mtus(self, own_bytes: int | None, of_peers: Mapping[str, int | None]) -> None:
-        """Set the NIC's own MTU and its peers' announced MTUs, by name.
-
-        A path is probed with the smaller of both.
-        """
+        """Set the NIC's own MTU and its peers' announced MTUs, by name. The smaller one is probed."""
         self._own_bytes, self._of_peers = own_bytes or 0, of_peers
         self._refresh()
 

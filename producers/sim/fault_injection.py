@@ -34,10 +34,7 @@ class SimFault:
     """Outages of a flap: (time of going down, time of coming back; 0 if it has not)."""
 
     def is_named(self, text: str) -> bool:
-        """Return True if a text is the number or the line of the fault.
-
-        Raises ValueError if it has neither form.
-        """
+        """Return whether a text is the fault's number or line. Raises ValueError if it has neither form."""
         if text.isdecimal():
             return text == str(self.number)
         return str(self.spec) == str(parse_fault(text))
@@ -74,10 +71,7 @@ class FaultInjector:
         return fault
 
     def clear(self, which: int | str | None = None) -> list[SimFault]:
-        """Clear the faults with a number or line, or all of them; return them.
-
-        Raises ValueError if there is none.
-        """
+        """Clear the faults with a number or line, or all; return them. Raises ValueError if none."""
         standing = [fault for fault in self.faults if fault.end_ns is None]
         cleared = standing if which is None else [fault for fault in standing if fault.is_named(str(which))]
         if not cleared and which is not None:
@@ -160,10 +154,7 @@ class FaultInjector:
         )
 
     def apply(self) -> None:
-        """Apply the faults in force to jobs, links and NICs.
-
-        Packets avoid links that their switches see down.
-        """
+        """Apply the faults in force to jobs, links and NICs. Packets avoid visibly dead links."""
         in_force = [(fault.spec, fault.target) for fault in self.faults if fault.on]
         self._sim.jobs.apply(in_force)
         before = self._sim.states

@@ -20,10 +20,7 @@ PAUSED: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The directed links that a fault affects, and its NICs if any.
-
-    `host` is True for a fault of a whole host.
-    """
+    """The directed links that a fault affects, and its NICs if any. `host`: a fault of a whole host."""
 
     links: tuple[int, ...]
     nics: tuple[int, ...] = ()
@@ -116,10 +113,7 @@ def _of_nics(spec: FaultSpec, fleet: Fleet) -> Target:
 
 
 def link_states(fleet: Fleet, faults: Iterable[tuple[FaultSpec, Target]]) -> LinkStates:
-    """Return the state of all links and NICs under these faults.
-
-    A flap must be in the list only while it is down.
-    """
+    """Return the state of all links and NICs under these faults. Flaps are in it only while down."""
     states = LinkStates(
         np.ones(fleet.links, np.bool_),
         np.ones(fleet.links, np.bool_),

@@ -28,10 +28,7 @@ class SimFlowReporter:
         self._last_reading: tuple[NDArray[np.float64], float] = (np.zeros((0, 7)), 0.0)
 
     def publish(self) -> None:
-        """Publish changed flows at once, and all flows of each host once a second.
-
-        The hosts are spread over the ticks of a second.
-        """
+        """Publish changed flows at once, and each host's flows once a second, spread over its ticks."""
         changed, self._sim.changed_flows = self._sim.changed_flows, defaultdict(dict)
         if FLOWS.name not in self._sim.topic_names:
             return

@@ -69,10 +69,7 @@ class SimFlowRoutes:
     def take(
         self, limit: int, living: NDArray[np.bool_] | None, now_ns: int, dead: Collection[int]
     ) -> Iterator[tuple[str, FlowRoutes | None]]:
-        """Yield key and record of up to `limit` pairs; the record is None for a tombstone.
-
-        NICs in `dead` publish nothing.
-        """
+        """Yield key and record (None: a tombstone) of up to `limit` pairs. NICs in `dead` publish nothing."""
         names = self._fleet.nic_ids
         due = list(islice(self._due, limit))
         for pair in due:

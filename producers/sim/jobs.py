@@ -241,10 +241,7 @@ class SimJobs:
             self._pace(job)
 
     def _pace(self, job: SimJob) -> None:
-        """Limit a job's flows as PACE does, with a decision for each.
-
-        The decisions are renewed while the limit is in force.
-        """
+        """Limit a job's flows as PACE does, with a decision for each, renewed while the limit is in force."""
         sim, share = self._sim, job.conditions.paced_share
         for flow in job.flows:
             line_bps = float(sim.fleet.rate_bps[2 * flow.source])

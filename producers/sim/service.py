@@ -59,10 +59,7 @@ _WAITING_BYTES: Final = 256 << 20
 
 
 class RealTimePacer:
-    """Keeps simulated time at the pace of real time.
-
-    It reads no clock: the caller passes monotonic seconds.
-    """
+    """Keeps simulated time at the pace of real time. It reads no clock: callers pass monotonic seconds."""
 
     def __init__(self, now_s: float, tick_s: float) -> None:
         self._tick_s = tick_s
@@ -111,10 +108,7 @@ class RealTimePacer:
 
 
 class PaceAnnouncer:
-    """Decides when the fleet's pace is announced again.
-
-    It reads no clock: the caller passes monotonic seconds.
-    """
+    """Decides when the fleet's pace is announced again. Callers pass monotonic seconds."""
 
     def __init__(self, now_s: float) -> None:
         self.pace = 1.0

@@ -158,10 +158,7 @@ class SimSettings(StrictModel):
 
 
 def _parse_job(text: str, number: int) -> dict[str, object]:
-    """Return the settings of a job in the form `KIND:NICS[:NAME]`; `number` is its number.
-
-    Raises ValueError.
-    """
+    """Return a job's settings from `KIND:NICS[:NAME]`; `number` is its number. Raises ValueError."""
     tokens = text.split(":")
     if len(tokens) not in (2, 3) or not tokens[1].isdecimal():
         raise ValueError(f"fleet sim: job={text}: expected KIND:NICS or KIND:NICS:NAME")

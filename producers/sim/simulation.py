@@ -354,10 +354,7 @@ class Simulation:
         return self._injector.fault(line)
 
     def clear(self, which: int | str | None = None) -> list[SimFault]:
-        """Clear the faults with a number or line, or all of them; return them.
-
-        Raises ValueError if there is none.
-        """
+        """Clear the faults with a number or line, or all; return them. Raises ValueError if none."""
         return self._injector.clear(which)
 
     def contention(self) -> list[TrueContention]:

@@ -288,10 +288,7 @@ class Fleet:
         )
 
     def base_delay_ns(self, paths: Paths, packet_bytes: int) -> Float64s:
-        """Return [N]: delay of a packet without queues, ns.
-
-        It sums each link's serialisation and `delay_ns`.
-        """
+        """Return [N]: delay of a packet without queues, ns. It sums links' serialisation and `delay_ns`."""
         link_ns = self.delay_ns + packet_bytes * 8e9 / self.rate_bps
         total = np.concatenate([[0.0], np.cumsum(link_ns[paths.link])])
         path_ns: Float64s = total[paths.start[1:]] - total[paths.start[:-1]]

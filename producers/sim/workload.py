@@ -115,10 +115,7 @@ def _phases(max_phases: int, total_bytes: float, rate_bps: float, step_ns: int) 
 
 @dataclass(slots=True)
 class SimFlow:
-    """One flow as its host sees it.
-
-    `number` is its number in the kernel, which may be used again after the flow is closed.
-    """
+    """One flow as its host sees it. `number`: in the kernel, reused after the flow is closed."""
 
     number: int
     flow_id: str

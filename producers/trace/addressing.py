@@ -66,10 +66,7 @@ def partner_of(address: str, prefix: int, hosts: tuple[int, int] = (0, 0)) -> st
 
 
 class Addressing:
-    """Learns the address rule of one fabric from one NIC's traces.
-
-    The prefix is fixed unless `configured` is "auto".
-    """
+    """Learns the address rule of one fabric from one NIC's traces. `configured` "auto": any prefix."""
 
     def __init__(self, configured: LinkPrefix = "auto") -> None:
         self._configured = configured

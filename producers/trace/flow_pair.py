@@ -125,10 +125,7 @@ class FlowPair:
             self.published.dirty, self.dirty_s = True, now_s
 
     def drop_unused(self, now_s: float, keep_s: float) -> list[FlowRoute]:
-        """Drop the routes not requested for `keep_s` and return them.
-
-        The routes of ended flows are marked as unused.
-        """
+        """Drop the routes not requested for `keep_s`, return them. Routes of ended flows become unused."""
         dropped = []
         for key, route in list(self.routes.items()):
             unused_s = now_s - route.wanted_s

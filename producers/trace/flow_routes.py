@@ -55,10 +55,7 @@ class FlowRouteTracer(RouteTracer):
         sockets: Mapping[str, TraceSocket],
         seed: int | None = None,
     ) -> None:
-        """The caller updates `peers`, which maps each NIC to its announcement.
-
-        `sockets` has one entry per protocol.
-        """
+        """The caller updates `peers`, NICs to announcements. `sockets` has one entry per protocol."""
         super().__init__(settings, nic, seed)
         self.settings = settings
         self.links_changed = False
@@ -330,10 +327,7 @@ class FlowRouteTracer(RouteTracer):
                     self._tracer.schedule(route.flow, soon=route.in_use)
 
     def _on_distance(self, pair: FlowPair, trace: Trace, now_s: float) -> None:
-        """Apply a distance trace.
-
-        If the distance to the peer changed, trace all of its routes to the new length.
-        """
+        """Apply a distance trace. If the distance changed, trace its routes to the new length."""
         if pair.distance.update(trace, self._names.topology, pair.first_hop):
             for key, route in pair.routes.items():
                 self._cancel(route)

@@ -40,10 +40,7 @@ class PortSearch:
         *,
         all_peers: bool,
     ) -> None:
-        """Start a search.
-
-        `targets` maps peers to addresses. With `all_peers`, its result decides the ports of all paths.
-        """
+        """Start a search. `targets` maps peers to addresses. `all_peers`: it decides all paths' ports."""
         self._engine, self._address = engine, address
         self._sockets: dict[int, socket.socket] = {sock.getsockname()[1]: sock for sock in sockets}
         self._tracer = Tracer(settings.trace_pps, settings.trace_max_hops, rng.getrandbits(32))

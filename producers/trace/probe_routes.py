@@ -233,10 +233,7 @@ class ProbeRouteTracer(RouteTracer):
         return theirs_s is not None and theirs_s > route.traced_s and now_s - route.traced_s > ANSWERS_REST_S
 
     def _drop_unwanted(self, flows_by_peer: Wanted, now_s: float) -> None:
-        """Drop pairs without probes in either direction.
-
-        They are kept for `silent_s`, because a prober may restart.
-        """
+        """Drop pairs without probes in either direction. They stay for `silent_s`: a prober may restart."""
         for name in [name for name in self._pairs if name not in flows_by_peer]:
             pair = self._pairs[name]
             if pair.gone_s is None:

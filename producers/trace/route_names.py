@@ -44,10 +44,7 @@ NO_PATH: Final = NamedPath((), False, PathSource.UNKNOWN)
 
 
 def node_of_address(address: str) -> str:
-    """Return the name of a node that is known only by its address.
-
-    Colons are replaced: they separate parts of link ids.
-    """
+    """Return the name of a node known by its address alone, without colons, which part link ids."""
     return address.replace(":", "-")
 
 
@@ -294,10 +291,7 @@ class _Namer:
         return link_id(*cables[0][0], *cables[0][1])
 
     def _wired_link(self, k: int, before: _Hop, before_node: str, here: _Hop, came_in: End, near: End) -> str:
-        """Return the link to a port that the file contains.
-
-        If the hop before contradicts the file, name that hop's end.
-        """
+        """Return the link to a port in the file. If the hop before contradicts the file, name its end."""
         before_unnamed = before.address is not None and self.topology.at(before.address) is None
         if near.node == before_node or before_unnamed:
             return link_id(*near, *came_in)

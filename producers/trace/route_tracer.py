@@ -72,10 +72,7 @@ class RouteTracer(ABC):
         return pause_s * self._random.uniform(*JITTER)
 
     def _note_traced(self, route: TracedRoute, trace: Trace, now_s: float) -> None:
-        """Record the time of a trace.
-
-        An incomplete trace is repeated earlier, after a pause that doubles each time.
-        """
+        """Record the time of a trace. An incomplete one is repeated after a pause that doubles."""
         route.traced_s = now_s
         if trace.is_complete:
             route.incomplete_traces = 0

@@ -119,10 +119,7 @@ class Tracer:
         return not all(flow.uplink_check for flows in (self._open, self._waiting) for flow in flows)
 
     def schedule(self, flow: TracedFlow, soon: bool = False) -> None:
-        """Queue one trace of a flow, before all others if `soon`.
-
-        A flow with a pending trace is not added again.
-        """
+        """Queue one trace of a flow, before all others if `soon`. A pending flow is not added again."""
         if flow in self._open:
             return
         self._waiting.setdefault(flow)

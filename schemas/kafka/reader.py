@@ -243,10 +243,7 @@ class TopicReader:
     def committed_metadata(
         self, topic: Topic, timeout_s: float = CONNECT_TIMEOUT_S
     ) -> dict[Place, tuple[int, str]]:
-        """Return the offset and the metadata that the group has committed, by assigned partition of a topic.
-
-        Raises LogUnavailable.
-        """
+        """Return the group's committed offset and metadata by assigned partition. Raises LogUnavailable."""
         from confluent_kafka import KafkaException, TopicPartition
 
         places = [TopicPartition(*place) for place in self.assigned if place[0] == topic.name]

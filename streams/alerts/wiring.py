@@ -140,10 +140,7 @@ class _Active:
 
 
 class Wiring:
-    """Detector of wrong cabling. `topology` and `thresholds` may be set at any time.
-
-    A new topology takes effect with the next record.
-    """
+    """Detects wrong cabling. Set `topology` and `thresholds` at any time, in effect from the next record."""
 
     def __init__(self, topology: Topology | None = None) -> None:
         self.topology = topology if topology is not None else Topology()

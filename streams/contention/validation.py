@@ -8,10 +8,7 @@ from streams.contention.rules import MAX_CLOCK_DIFFERENCE_NS, MAX_WINDOW_NS
 
 
 def validate_queues(record: LinkQueues, appended_ns: int) -> LinkQueues:
-    """Return `record`, which was appended at `appended_ns` of fabric time.
-
-    Raise BadRecord if its times are impossible.
-    """
+    """Return `record`, appended at `appended_ns` of fabric time. Raise BadRecord for impossible times."""
     start_ns, slot_ns, slots = record["window_start_ns"], record["slot_ns"], record["slots"]
     if abs(start_ns - appended_ns) > MAX_CLOCK_DIFFERENCE_NS:
         raise codec.BadRecord(

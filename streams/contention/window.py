@@ -396,10 +396,7 @@ def _integrate_step(
 
 
 def _steps_of(report: LinkReport | None, slots: int, slots_per_step: int) -> tuple[list[float], list[float]]:
-    """Return the mean depth and the mean share of marked probes of each step.
-
-    A step consists of `slots_per_step` slots.
-    """
+    """Return mean depth and mean share of marked probes of each step of `slots_per_step` slots."""
     if report is None:
         nothing = [0.0] * -(-slots // slots_per_step)
         return nothing, nothing

@@ -96,10 +96,7 @@ class Writer:
         """Token of the last block whose body ended early, and how often."""
 
     def insert(self, table: str, rows: pa.Table, token: str) -> None:
-        """Insert `rows` and return once they are stored; halve a block that is refused for its size.
-
-        Raises Unavailable or Refused.
-        """
+        """Insert `rows`, and store them; halve a block that is too large. Raises Unavailable or Refused."""
         block = _block_of(rows)
         is_small = self._max_bytes is None or len(block) <= self._max_bytes or rows.num_rows == 1
         if is_small and self._insert_block(table, rows, block, token):

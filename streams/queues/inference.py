@@ -272,10 +272,7 @@ class ShardQueues:
         self._pace = next_fold(self._pace, end, self._solved_in_ns, backlog_ns, spent_ns)
 
     def solve(self, solved_ns: int) -> list[LinkQueues]:
-        """Solve the block that is `ready`; return its `LinkQueues`, and those of a second that ends with it.
-
-        This takes long.
-        """
+        """Solve the `ready` block, which takes long; return its `LinkQueues` and an ended second's."""
         block_ns, slot_ns, fold = self._solved_in_ns, self._unit_ns, self.fold
         newest = self._newest_ns
         if newest - self._next_block * block_ns > 2 * NS_PER_S + block_ns:  # a gap that no source will fill

@@ -246,10 +246,7 @@ class Stage(ABC):
         return log_ns // NS_PER_MS
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return the published records from which a new owner continues.
-
-        `partition_count`: number of partitions of the owner topic.
-        """
+        """Return published records from which a new owner continues. `partition_count`: of its topic."""
         return ()
 
     @abstractmethod

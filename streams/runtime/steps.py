@@ -233,10 +233,7 @@ def epoch_of(record: Steps) -> Epoch:
 
 
 class StepReader:
-    """Converts the records of one operator and epoch, in order, into its steps.
-
-    It can begin at any record that stands alone.
-    """
+    """Converts records of one operator and epoch, in order, into steps, from any record that stands alone."""
 
     def __init__(self) -> None:
         self._begin()

@@ -1,7 +1,4 @@
-"""Decodes and checks the clock page that the actuator writes.
-
-See clients/c/fabrictime_clock.h for the layout of each field.
-"""
+"""Decodes and checks the clock page that the actuator writes. Layout: clients/c/fabrictime_clock.h."""
 
 from __future__ import annotations
 
@@ -78,10 +75,7 @@ class Model(NamedTuple):
 
 
 class ClockModel(NamedTuple):
-    """One clock of the host.
-
-    When it reads c, fabric time is c + offset_ns + offset_fraction_ns + drift * (c - at_ns).
-    """
+    """One clock. When it reads c, fabric time is c + offset_ns + offset_fraction_ns + drift * (c - at_ns)."""
 
     state: int
     at_ns: int

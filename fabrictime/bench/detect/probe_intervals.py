@@ -137,10 +137,7 @@ def figures_of(
 def live_flows(
     control: ControlClient, pairs: Sequence[tuple[str, str]], seconds: float
 ) -> Iterator[list[Flow]]:
-    """Run a slow UDP flow for each (NIC, peer) during the context; yield the flows once all run.
-
-    Raises CannotRun.
-    """
+    """Run a slow UDP flow per (NIC, peer) meanwhile; yield the flows once all run. Raises CannotRun."""
     started: list[Flow] = []
     ready, ended = threading.Semaphore(0), threading.Event()
 

@@ -206,10 +206,7 @@ def inferred(
     rate_of: Callable[[str], int] = lambda _: RATE_BPS,
     slot_ns: int = SLOT_NS,
 ) -> list[LinkQueues]:
-    """Return the `LinkQueues` that the pipeline infers from the batches.
-
-    It uses the bench's own routes if `table` is None.
-    """
+    """Return the `LinkQueues` that the pipeline infers from the batches. `table` None: the bench's routes."""
     source, table = SourceQueueing("bench/0", slot_ns // SUB_SLOTS), table or routes()
     shard = ShardQueues("fabric", rate_of)
     names = sorted({batch.nic for _, batch in batches})

@@ -221,10 +221,7 @@ def _rate_of(link: str) -> int:
 
 
 def _seen(testbed: Testbed, loaded: str, batches: list[ProbeColumns], during: int) -> list[Seen]:
-    """Group the probes by path, class and direction.
-
-    Delays come from the first `during` batches, which were sent during the load.
-    """
+    """Group probes by path, class and direction. Delays are of the first `during` batches, under load."""
     import numpy as np
 
     delays: dict[tuple[str, str, int, int, bool], list[int]] = defaultdict(list)

@@ -136,10 +136,7 @@ def measure_form(
     max_links: int | None = None,
     learn_s: float | None = None,
 ) -> FormOutcome:
-    """Build a fabric of one form and let its links fail, all of them or `max_links`.
-
-    Call it inside namespaces.
-    """
+    """Build a fabric of one form, inside namespaces, and let its links fail, all or `max_links`."""
     settings = FabricSettings(hosts=HOSTS, leaves=LEAVES, spines=SPINES, answers=form)
     outcome = FormOutcome()
     with TemporaryDirectory() as folder, Testbed(settings) as testbed:

@@ -133,10 +133,7 @@ def _host(trial: Trial) -> str:
 
 
 def _trials(stops: int, cuts: int) -> list[Trial]:
-    """Return trials in random order.
-
-    Hosts that are cut off have no trials with stopped agents, as alerts last for a while.
-    """
+    """Return trials in random order. Hosts that are cut off get no stopped agents: alerts last."""
     chance = np.random.default_rng(SEED)
     trials = [Trial(int(chance.integers(HOSTS - CUT_HOSTS)), duration_s) for duration_s in outages_s(stops)]
     trials += [Trial(HOSTS - 1 - number % CUT_HOSTS, CUT_S, is_cut=True) for number in range(cuts)]

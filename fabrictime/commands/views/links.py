@@ -186,10 +186,7 @@ class Reader(Generic[R]):
         self._reader.close()
 
     def catch_up(self) -> None:
-        """Read to the topic's end; decode only the newest record of each key.
-
-        Raises ValueError if the log stops answering.
-        """
+        """Read to the topic's end; decode each key's newest record. Raises ValueError without answers."""
         newest = {message.key: message for message in self._reader.read_to_end()}
         for message in newest.values():
             self._take(message)

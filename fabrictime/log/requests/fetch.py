@@ -1,7 +1,4 @@
-"""Answers Fetch and ListOffsets.
-
-Fetch is decoded here, without the general codec, so that the segment's file is sent as it is.
-"""
+"""Answers Fetch and ListOffsets. Fetch has no general codec: the segment's file is sent as it is."""
 
 from __future__ import annotations
 

@@ -373,10 +373,7 @@ def _queues(sock: socket.socket) -> dict[int, list[int]]:
 def _burst(
     start: FabricNic, end: FabricNic, sport: int, dport: int, protocol: Protocol, packets: int
 ) -> None:
-    """Send packets of one 5-tuple with a wrong checksum, so that no host accepts them.
-
-    It runs in the sender's namespace.
-    """
+    """Send packets of a 5-tuple with a wrong checksum, for no host, in the sender's namespace."""
     if protocol == "udp":
         head = struct.pack("!HHHH", sport, dport, _BURST_BYTES - 20, 0xDEAD)
     else:

@@ -68,10 +68,7 @@ def enter() -> None:
 
 
 def namespaces_allowed() -> str | None:
-    """Return None if `enter` would work, or else the reason in one line.
-
-    It is tried in a child, so nothing changes in this process.
-    """
+    """Return None if `enter` would work, else the reason in one line. A child tries it."""
     try:
         child = subprocess.run(
             [sys.executable, "-I", "-S", __file__],

@@ -55,10 +55,7 @@ class BadBundle(ValueError):
 
 
 def open_bundle(path: Path, settings: CheckSettings | None = None) -> BundleHost:
-    """Return the host of a bundle: a folder, the folder above it, or an nvidia-bug-report log.
-
-    Raises BadBundle.
-    """
+    """Return the host of a bundle: a folder, its parent, or an nvidia-bug-report log. Raises BadBundle."""
     try:
         if path.is_file():
             return BundleHost(None, _report(path), path, settings)
@@ -115,10 +112,7 @@ def _lacks(thing: str) -> NotRecorded:
 
 
 class BundleHost:
-    """The host of a bundle, with the interface of `Host`.
-
-    `folder`: the bundle's files; `report`: the sections of its log.
-    """
+    """The host of a bundle, as a `Host`. `folder`: the bundle's files; `report`: sections of its log."""
 
     nics: tuple[str, ...] = ()
 

@@ -365,10 +365,7 @@ def dcb_of(data: bytes) -> Dcb | None:
 
 
 def _trust(table: bytes | None, dscp: Mapping[int, int]) -> tuple[str, ...]:
-    """Return the selectors of the trust table.
-
-    Without a table it is DSCP if there is a DSCP map, as mlx5 does, else PCP.
-    """
+    """Return the selectors of the trust table. Without one: DSCP with a DSCP map, as mlx5, else PCP."""
     if table is None:
         return ("dscp",) if dscp else ("pcp",)
     return tuple(_TRUST_NAMES.get(value[0], str(value[0])) for _, value in _attributes(table) if value)

@@ -27,10 +27,7 @@ def log_lines(host: Host) -> Iterator[Line]:
 
 
 def uptime_s(host: Host) -> float:
-    """Return the time since boot, or that of the log's last line if it is not recorded.
-
-    Raises Missing, Unreadable.
-    """
+    """Return the time since boot, or that of the log's last line if unknown. Raises Missing, Unreadable."""
     try:
         return float(host.read("/proc/uptime").split()[0])
     except NotRecorded:

@@ -134,10 +134,7 @@ def _shared(host: Host) -> dict[str, set[str]]:
 
 
 def _answer(point: str, ask: Callable[[], object]) -> Finding:
-    """Call `ask` and return whether the mount's server answers.
-
-    A time-out or a stale handle is FAILED, another error is UNKNOWN.
-    """
+    """Return whether a mount answers `ask`. A time-out or stale handle is FAILED, other errors UNKNOWN."""
     try:
         ask()
     except Unreadable as error:

@@ -91,10 +91,7 @@ def pack(packet: Packet, key: bytes, source: Address, target: Address) -> bytes:
 
 
 def parse(data: bytes, key: bytes, source: Address, target: Address) -> Packet:
-    """Return the fields of a packet.
-
-    Raises BadPacket unless a member of the fleet sent it from `source` to `target`.
-    """
+    """Return the fields of a packet. Raises BadPacket unless a member sent it from `source` to `target`."""
     if len(data) != BYTES:
         raise BadPacket("malformed")
     body = data[: _BODY.size]

@@ -28,10 +28,7 @@ class TickClock:
     """
 
     def __init__(self, mask: int, khz: int, ticks: int, system_ns: int) -> None:
-        """Start the clock at `system_ns`.
-
-        `mask` has ones for all valid bits, from the lowest one on. Raises ValueError.
-        """
+        """Start the clock at `system_ns`. `mask` has ones for all valid bits. Raises ValueError."""
         if mask < 0xFFFF or mask & (mask + 1):
             raise ValueError(f"completion stamps' mask {mask:#x}: expected ones from the lowest bit on")
         if khz < 1:

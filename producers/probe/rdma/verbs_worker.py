@@ -166,10 +166,7 @@ class _Device:
         self._tokens[slot] = out.token
 
     def completions(self, prober: UdProber) -> Iterator[tuple[int, bytes, Address, int, int]]:
-        """Yield path, payload, source, timestamp and traffic class of received packets.
-
-        Raises DeviceError if a queue pair failed.
-        """
+        """Yield path, payload, source, timestamp, traffic class of packets. Raises DeviceError."""
         for number, status, size, source, lid, stamp in self._polled():
             if status:
                 message = "receive" if number >> 32 else "send"
@@ -424,10 +421,7 @@ def _serve(device: _Device, prober: UdProber, lines: _Lines, flush_ns: int) -> N
 
 
 def _step(device: _Device, prober: UdProber, woken: bool) -> None:
-    """Receive the packets that arrived, then send those that are due.
-
-    So an unread packet does not count as lost.
-    """
+    """Receive the packets that arrived, then send those that are due. So no unread packet is lost."""
     if woken:
         device.woken()
         device.wait_armed()  # before polling, so that a later completion wakes again

@@ -1,7 +1,4 @@
-"""Checks of settings that must agree across the fleet: MTU, egress, ECN and traffic classes, by probes.
-
-Pure.
-"""
+"""Checks settings that must agree across the fleet: MTU, egress, ECN and traffic classes, by probes. Pure."""
 
 from __future__ import annotations
 

@@ -39,10 +39,7 @@ class Swap:
 
 
 class Cabling:
-    """The differences between the plan and the cables that traces show.
-
-    `actual`: each end of a traced cable to its far end.
-    """
+    """Differences between the plan and traced cables. `actual`: each end of a traced cable to its far end."""
 
     def __init__(self, fabric: FabricRecords, actual: Mapping[End, End]) -> None:
         self._fabric, self.actual = fabric, actual

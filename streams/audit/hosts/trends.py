@@ -157,10 +157,7 @@ def inflation(levels: Sequence[float]) -> float:
 
 
 def recurrence(readings: Sequence[Reading]) -> Recurrence | None:
-    """Return the recurrent growth of a counter; None if it grew on too few days.
-
-    A counter that fell was reset.
-    """
+    """Return the recurrent growth of a counter; None if it grew on too few days. A fall is a reset."""
     newest_ns = max((reading.at_ns for reading in readings), default=0)
     recent = sorted(r for r in readings if newest_ns - r.at_ns < HISTORY_DAYS * DAY_NS)
     events: dict[int, float] = {}

@@ -130,10 +130,7 @@ class _Owner:
     # ------------------------------------------------------------------------------------------ recovery
 
     async def _begin(self, count: int, past: Past, epoch: int) -> None:
-        """Make the operator from the published records, and begin to read.
-
-        `count`: number of partitions of the owner topic.
-        """
+        """Make the operator from published records, begin to read. `count`: partitions of the owner topic."""
         stage, context = self._stage, self._context
         if stage.order is Order.AS_READ:
             set_read_ahead(self._reader.consumer, READ_AHEAD_S)

@@ -69,10 +69,7 @@ class CpuTimeClock:
 
 
 class StallWatch:
-    """Decides which partitions have stalled.
-
-    Time counts less while another partition is behind and moving: a flood delays all the others.
-    """
+    """Decides which partitions have stalled. Time counts less beside a moving one: a flood delays others."""
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
