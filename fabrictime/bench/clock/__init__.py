@@ -47,7 +47,7 @@ correct if its errors are within three times the steady 99th percentile at every
 `bound_over_p99_error` is the maximum over the headline scenarios of this ratio: the median over pairs of the
 sum of both bounds, over the 99th percentile of the pairs' errors."""
 
-PARTS: Final[Parts] = {
+MODULES: Final[Parts] = {
     "solve": {
         "solve_100k_nics_1m_edges_s": Target("s", "<=", 1.0),
         "solve_memory_mb": Target("MB", "<=", 1_000),
@@ -68,7 +68,7 @@ PARTS: Final[Parts] = {
     },
 }
 """Targets of the other modules, which measure by `measure(progress, quick)`."""
-TARGETS: Final = ACCURACY | targets_of(PARTS)
+TARGETS: Final = ACCURACY | targets_of(MODULES)
 
 RIVAL_WINDOWS: Final = 12
 QUICK_FLEET: Final = (12, 4)
@@ -98,7 +98,7 @@ def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
     figures.update(bounds(scores))
     figures.update(recovery(scores))
     figures.update(speed(progress, quick))
-    figures.update(measure_parts(NAME, PARTS, progress, quick))
+    figures.update(measure_parts(NAME, MODULES, progress, quick))
     return {key: figures.get(key, Missing("not measured")) for key in [*TARGETS, *figures]}
 
 

@@ -13,8 +13,8 @@ from fabrictime.bench._parts import targets_of
 @pytest.mark.slow("runs a bench")
 def test_quick_run_gives_every_figure_of_its_own(monkeypatch):
     """Parts with a module of their own are measured by their own tests."""
-    elsewhere = targets_of(clock.PARTS)
-    monkeypatch.setattr(clock, "PARTS", {})
+    elsewhere = targets_of(clock.MODULES)
+    monkeypatch.setattr(clock, "MODULES", {})
     lines = []
     figures = evaluate(clock.TARGETS, clock.run(lines.append, quick=True))
     assert set(clock.TARGETS) <= set(figures)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fabrictime.bench._truth import LeafSpine, Traffic
+from fabrictime.bench.detect import PARTS
 from fabrictime.bench.detect import shared_queues as bench
 from fabrictime.bench.detect.shared_fabric import draw
 
@@ -28,7 +29,7 @@ def test_a_row_has_finite_figures(found: bench.Found) -> None:
 
 def test_figures_name_the_worst_row(found: bench.Found) -> None:
     figures = bench.figures_of([found])
-    assert set(figures) <= set(bench.TARGETS)
+    assert set(figures) <= set(PARTS["shared_queues"])
 
 
 def test_many_perfect_probes_find_the_true_depth() -> None:
