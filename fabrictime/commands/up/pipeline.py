@@ -33,7 +33,7 @@ from fabrictime.commands.up.ports import with_ports
 from fabrictime.commands.up.run import Run
 from fabrictime.commands.up.services import children
 from fabrictime.runtime import data_format, status
-from fabrictime.runtime.config import ConfigError, load
+from fabrictime.runtime.config import Config, ConfigError, load
 from fabrictime.runtime.supervisor import ChildFailed, Event, State, Supervisor
 from schemas.service_notifier import ServiceNotifier
 
@@ -67,6 +67,7 @@ def main(path: Path | None, overrides: Mapping[str, Any], *, for_s: float | None
     if simulated is not None:
         config = config.replaced({"sim": simulated})
     config.check()
+    _check_log(config)
     listed: list[NicSettings] = []
     if simulated is None and config.up.fleet not in fleet.KINDS:
         listed = fleet.file_nics(Path(config.up.fleet), fleet.host_name(config))
@@ -88,6 +89,16 @@ def main(path: Path | None, overrides: Mapping[str, Any], *, for_s: float | None
             with contextlib.suppress(FileNotFoundError):
                 (directory / status.STATE_FILE).unlink()
         lock.release()
+
+
+def _check_log(config: Config) -> None:
+    """Raise ValueError if [kafka] names another log than the one that `up` would start."""
+    address = config.tables.get("kafka", {}).get("bootstrap")
+    if config.up.log_url is None and address not in (None, config.bootstrap):
+        raise ValueError(
+            f"{config.source}: kafka.bootstrap = {address}: expected up.log_url = {address!r} as well, "
+            "or `up` starts a log of its own"
+        )
 
 
 def _check_packages(run: Run) -> None:

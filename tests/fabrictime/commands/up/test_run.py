@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fabrictime.commands.up import services
+from fabrictime.commands.up import pipeline, services
 from fabrictime.commands.up.run import Run
 from fabrictime.runtime import config
 from producers.settings import NicSettings
@@ -24,6 +24,17 @@ def kinds_of(directory: Path, listed: bool, **given: Any) -> set[str]:
         for child in services.children(run)
         if hasattr(child, "argv")
     }
+
+
+def test_another_kafka_than_the_log_of_up_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Services would follow that Kafka, while `up` started a log that nobody reads."""
+    file = tmp_path / "f.toml"
+    file.write_text(f'[up]\nfleet = "none"\ndata_directory = "{tmp_path}/d"\n[kafka]\nbootstrap = "k:9092"\n')
+    with pytest.raises(
+        ValueError, match=r"f\.toml: kafka\.bootstrap = k:9092: expected up\.log_url = 'k:9092'"
+    ):
+        pipeline.main(file, {}, for_s=None, as_json=False)
+    assert not (tmp_path / "d").exists()
 
 
 def test_one_of_many_hosts_starts_its_agent_alone(tmp_path: Path) -> None:
