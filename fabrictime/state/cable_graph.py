@@ -6,6 +6,7 @@ that the web page draws. A node's tier is its distance from the nearest host: le
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ class Plan:
     nics: list[tuple[str, int, int, int, int, int]]
     racks: list[str]
     refused: int
+    number: int
+    """Differs between the plans of a graph."""
 
 
 def ends_of(link: str) -> tuple[End, End] | None:
@@ -70,6 +73,9 @@ class CableGraph:
         self._numbers: dict[str, int] = {}
         self._adding = threading.Lock()
         """States of several moments share a graph."""
+        self._plan_numbers = itertools.count()
+        self._last_plan: tuple[tuple[dict[str, Nic], list[int], int], Plan] | None = None
+        """The newest plan, after the NICs and cables that it shows."""
 
     def __len__(self) -> int:
         return 2 * len(self._ends)
@@ -131,9 +137,22 @@ class CableGraph:
         return (second, first) if number & 1 else (first, second)
 
     def plan(self, nics: Iterable[Nic], is_drawn: Callable[[int], bool]) -> Plan:
-        """Lay out all NICs and the cables for which `is_drawn(cable)` is true."""
+        """Lay out all NICs and the cables for which `is_drawn(cable)` is true.
+
+        The moments of an unchanged fleet share a plan, so a browser gets and lays it out once.
+        """
+        content = (
+            {nic.nic: nic for nic in nics},
+            [c for c in range(len(self._ends)) if is_drawn(c)],
+            self.refused,
+        )
+        last = self._last_plan
+        if last is None or last[0] != content:
+            last = self._last_plan = content, self._laid_out(content[0].values(), content[1])
+        return last[1]
+
+    def _laid_out(self, nics: Iterable[Nic], cables: list[int]) -> Plan:
         listed = sorted(nics, key=lambda n: (natural(n.host), natural(n.device)))
-        cables = [cable for cable in range(len(self._ends)) if is_drawn(cable)]
         hosts = {nic.host for nic in listed}
         tier = _tiers(hosts, [(self._ends[c][0].node, self._ends[c][1].node) for c in cables])
         names = sorted(tier, key=lambda name: (tier[name], natural(name)))
@@ -154,6 +173,7 @@ class CableGraph:
             drawn_nics,
             racks,
             self.refused,
+            next(self._plan_numbers),
         )
 
 

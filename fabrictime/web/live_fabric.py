@@ -61,7 +61,6 @@ class LiveFabric:
         self.metrics: FleetMetrics | None = None
         """Exports the state for as long as this object exists."""
         self.search = SearchIndex(state)
-        self.plan_number = 0
         self.drawn: DrawnPlan = frames.draw_plan(state.plan())
         self._status = status
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -79,6 +78,11 @@ class LiveFabric:
     def status(self) -> ConsumerStatus:
         """The consumer's status."""
         return self._status()
+
+    @property
+    def plan_number(self) -> int:
+        """The number of the drawn plan, which the live state and past moments share."""
+        return self.drawn.plan.number
 
     def now_ns(self) -> int:
         """Return the present fabric time, ns. The time of simulated hosts may be behind the log's clock."""
@@ -191,7 +195,6 @@ class LiveFabric:
             return True
         if plan is not self.drawn.plan:
             self.drawn = frames.draw_plan(plan)
-            self.plan_number += 1
             took_s = time.monotonic() - begin_s
             self._next_plan_s = begin_s + PLAN_SHARE * took_s
         return False

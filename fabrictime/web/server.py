@@ -318,6 +318,7 @@ def _add_tabs(context: AppContext) -> None:
                 with client:
                     tab.start()
                     tab.start_live()
+                    tab.resume()
                     if tab.time.at_ns is not None:
                         await tab.show_time()
 

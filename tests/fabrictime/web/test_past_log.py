@@ -129,6 +129,14 @@ def test_moments_are_shared_and_bounded(log: str) -> None:
     assert past.at(BEGIN + 150 * S) is not moment
 
 
+def test_moments_of_the_same_fleet_share_the_drawn_plan(log: str) -> None:
+    past = PastFabric(live_state(), as_settings(log), None)
+    moments = [past.at(BEGIN + at * S).fabric for at in (50, 150, 280)]
+    assert len(moments[0].drawn.plan.nics) == 8
+    assert len({fabric.plan_number for fabric in moments}) == 1
+    assert past.at(BEGIN - 400 * S).fabric.plan_number != moments[0].plan_number
+
+
 def test_a_moment_without_records_has_no_health(log: str) -> None:
     past = PastFabric(live_state(), as_settings(log), None)
     assert past.at(BEGIN + 400 * S).fabric.verdict().missing[0].startswith("the log has no record")

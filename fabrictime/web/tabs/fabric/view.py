@@ -194,7 +194,6 @@ class FabricTab(LiveTab[FabricChoice]):
 
     def start_live(self) -> None:
         """Subscribe to the live state; called again when the browser reconnects."""
-        self._plan_sent = -1
         super().start_live()
         if self.context.live is None:
             for part in (self.overview, self.link.part, self.node_part):
@@ -203,8 +202,12 @@ class FabricTab(LiveTab[FabricChoice]):
             return
         self._open()
         self._follow_job()
-        for chart in (self.map, self.link.hour, self.link.minute):
+        for chart in (self.link.hour, self.link.minute):
             chart.resume()
+
+    def resume(self) -> None:
+        """Send the whole map to a browser that has reconnected."""
+        self.map.resume()
 
     def on_live(self, parts: frozenset[Part]) -> None:
         """Show the changed parts."""

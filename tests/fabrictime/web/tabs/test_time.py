@@ -20,6 +20,8 @@ pytestmark = pytest.mark.chromium
 
 S = 1_000_000_000
 BEGIN = time.time_ns() // S * S - 600 * S
+UP, DOWN = 1, 4
+"""States as the map numbers them."""
 LINK = "leaf1 to spine1 is DOWN"
 
 
@@ -75,6 +77,12 @@ def seek(browser: Any, at_s: float) -> None:
     )
 
 
+def worst(browser: Any) -> int:
+    """Return the worst state that the map draws."""
+    drawn = "document.querySelector('[data-testid=fabric]')?.ft?.drawer.states"
+    return int(browser.js(f"return Math.max(0, ...{drawn} ?? [])"))
+
+
 def press(browser: Any, test: str) -> None:
     browser.js("document.querySelector(`[data-testid=${arguments[0]}]`).click()", test)
 
@@ -99,11 +107,11 @@ def test_the_moment_stays_in_other_tabs_until_live(address: Any, browser: Any, u
     address("now", 150)
     until("the incident", lambda: LINK in browser.text("incidents"))
     browser.js("[...document.querySelectorAll('.ft-nav a')].find((a) => a.text === 'Fabric').click()")
-    until("the same moment on the map", lambda: "leaf1" in browser.text("trouble"))
+    until("the same moment on the map", lambda: "leaf1" in browser.text("trouble") and worst(browser) == DOWN)
     assert "at=" in query(browser)
     press(browser, "time-live")
     until("now", lambda: browser.text("time-text") == "now" and "at=" not in query(browser))
-    until("the link's last state", lambda: browser.text("trouble") == "")
+    until("the link's last state", lambda: browser.text("trouble") == "" and worst(browser) == UP)
     assert browser.errors() == []
 
 
