@@ -167,7 +167,7 @@ class Tab(ABC, Generic[TabChoice]):
         if self._now_context.past is not None:
             self._follow_marks()
 
-    def resume(self) -> None:  # noqa: B027 - few tabs keep pictures from one moment to another
+    def resume(self) -> None:
         """Send again what `start_live` sends only once; called when the browser reconnects."""
 
     def at_time(self, choice: TimeChoice) -> None:
