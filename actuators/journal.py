@@ -1,8 +1,7 @@
 """Journal of the actions in force, written before and after each command, so that they survive a crash.
 
 Each line holds the newest state of one flow or host as JSON. Lines are appended. The file is rewritten when
-it has grown, or after a partial write. There is no fsync, because a host that loses power loses its flows
-too.
+it has grown, or after a partial write. There is no fsync, because power loss ends flows too.
 """
 
 from __future__ import annotations

@@ -121,8 +121,7 @@ def below(top: Interface, by_index: dict[int, Interface]) -> set[int]:
 def routed_networks(state: NetworkState, address: str, device: str) -> list[str]:
     """Return the networks that packets from `address` reach by `device`, by the routes of this host.
 
-    It returns at most 64: if the host has more routes, neighbouring networks are combined. A default route is
-    0.0.0.0/0 or ::/0.
+    It returns at most 64: of more, neighbouring ones are combined. A default route is 0.0.0.0/0 or ::/0.
     """
     interface = state.named(device)
     if interface is None:

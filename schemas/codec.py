@@ -252,8 +252,7 @@ def decode_head(data: bytes, name: str, last: str, registry: Registry | None = N
 def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[dict[str, Any], int]:
     """Decode and check the first fields, up to `last`, of a body of our own schema that begins at `start`.
 
-    Returns them and the offset of the next field. Raises BadRecord, and KeyError if the record has no field
-    `last`.
+    Returns them and the offset of the next field. Raises BadRecord, and KeyError without a field `last`.
     """
     writer = _head_schema(name, last)
     body = io.BytesIO(data)
@@ -380,8 +379,7 @@ class _Writer:
 def _numbered(schema: Any, enums: dict[str, Any]) -> Any:
     """Return `schema` with each enum replaced by an int with the attribute `symbols`.
 
-    Raises ValueError for an array or map whose elements take no byte: a short message could hold any number
-    of them.
+    Raises ValueError for an array or map whose elements take no byte: a message could hold any number.
     """
     if isinstance(schema, str):
         return enums.get(schema, schema)

@@ -1,8 +1,7 @@
 """Detects that log append time stepped back.
 
-In Kafka, append time is read from the clock of the partition's leader. That clock may be corrected, or a
-leader with another clock may take over. So append time, and with it a window's number, may jump forwards or
-back.
+In Kafka, append time is read from the clock of the partition's leader. That clock may be corrected, or
+another leader's may take over. So append time, and with it a window's number, may jump forwards or back.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 `python -m` searches the working directory first, so a `queue.py` that lies there would run with our rights.
 All our processes start through this file in Python's isolated mode (`-I`), which searches the interpreter's
-own folders only. The file then adds the folder that holds our packages. As a program it imports the standard
-library alone.
+own folders only. It then adds our packages' folder. As a program it imports the standard library alone.
 """
 
 from __future__ import annotations

@@ -29,8 +29,7 @@ class BadFile(ValueError):
 def read_tables(path: Path, rows: str = "") -> dict[str, Any]:
     """Return the content of a file. Raises BadFile.
 
-    `rows`: name of the array of tables that a large file consists of; if its tables are plain, it is parsed
-    much faster.
+    `rows`: name of the array of tables that a large file consists of; plain tables parse much faster.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark

@@ -114,8 +114,7 @@ class Signer:
 class Verifier:
     """Checks messages of the signed topics.
 
-    It refuses a config or fallbacks older than those accepted before. Decisions have a fence of their own at
-    the actuator.
+    It refuses a config or fallbacks older than those accepted before. Decisions have a fence of their own.
     """
 
     def __init__(self, path: Path) -> None:

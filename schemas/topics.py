@@ -1,7 +1,6 @@
 """The table of topics: name, key, record, partitions, retention, writers and readers.
 
-The embedded log creates its topics from `TOPICS`. A test compares the table with the topics that each service
-really opens.
+The embedded log creates its topics from `TOPICS`. A test compares it with the topics that services open.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Turns an unexpected error that a record caused into the reason for its refusal.
 
 Checks cannot foresee everything. If processing a record raises an error of the types `DATA_ERRORS`, the
-record is refused and the process goes on. Errors of the log, the operating system or a cancelled task are not
-of these types.
+record is refused and the process goes on. Errors of the log, the system or a cancelled task are others.
 """
 
 from __future__ import annotations

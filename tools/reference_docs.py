@@ -1,7 +1,6 @@
 """Write the reference pages that are generated from code: commands, thresholds, settings, audit checks.
 
-`python tools/reference_docs.py` writes them; a test checks that they are up to date. `tools/topics_doc.py`
-writes topics.md.
+`python tools/reference_docs.py` writes them; a test compares them. `tools/topics_doc.py` writes topics.md.
 """
 
 from __future__ import annotations

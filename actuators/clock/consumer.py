@@ -1,8 +1,7 @@
 """Reads the inventory and the clock offsets from Kafka for the clock pages.
 
 It reads the whole inventory, and each partition of the offsets topic from its tail. It uses no consumer
-group, because every actuator needs all records. Records that cannot be used go to `fabric.rejects`. Only
-`close` blocks.
+group, because each actuator needs all records. Unusable ones go to `fabric.rejects`. Only `close` blocks.
 """
 
 from __future__ import annotations

@@ -168,9 +168,7 @@ class _SavedRate(TypedDict):
 
 
 class Discipline:
-    """Runs the servo on one clock of a host. It restores the rate at the end, or at the next start after a
-    crash.
-    """
+    """Runs the servo on one clock of a host. It restores the rate at the end, or the next start."""
 
     def __init__(
         self,
@@ -194,8 +192,7 @@ class Discipline:
     def step(self, row: ClockRow | None, clock_ns: int, now_s: float) -> Correction | None:
         """Run the servo if it is due. Returns None if it is not.
 
-        `row`: the page's row of the clock; `clock_ns`: the clock's present reading; `now_s`: monotonic
-        time.
+        `row`: the page's row of the clock; `clock_ns`: its reading; `now_s`: monotonic time.
         """
         s = self.settings
         if self._ended or (self._last_s is not None and now_s - self._last_s < s.interval_s):

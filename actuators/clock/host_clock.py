@@ -1,5 +1,4 @@
-"""Computes the content of one host's clock page from the published clock offsets and local
-cross-timestamps.
+"""Computes the content of one host's clock page from clock offsets and cross-timestamps.
 
 It uses no file, Kafka client or clock of its own, so a recorded day can be replayed.
 """

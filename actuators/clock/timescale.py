@@ -1,12 +1,10 @@
 """Clock models: maps a published model to the raw clock, and slews from one model to the next.
 
-`RawClockModel` gives fabric time on CLOCK_MONOTONIC_RAW; `SlewedModel` is the version for readers. Nothing
-here reads a clock.
+`RawClockModel` gives fabric time on CLOCK_MONOTONIC_RAW; `SlewedModel` is for readers. It reads no clock.
 
 Reason for the raw clock: CLOCK_REALTIME steps, and NTP changes its rate at any moment, by up to 500 ppm. A
-model on it is wrong from that moment until the writer notices. CLOCK_MONOTONIC has the same rate.
-CLOCK_MONOTONIC_RAW is the oscillator, and no software adjusts it, so a model on it stays valid between two
-windows.
+model on it is wrong until the writer notices. CLOCK_MONOTONIC has the same rate. CLOCK_MONOTONIC_RAW is the
+oscillator, and no software adjusts it, so a model on it stays valid between two windows.
 """
 
 from __future__ import annotations
@@ -109,8 +107,7 @@ class CrossTimestamps:
         return None if last is None else self.at_clock(last.clock_ns)
 
     def _fit(self, distance_ns: Sequence[int]) -> Relation | None:
-        """Fit a line through the cross-timestamps within NEAR_NS. `distance_ns`: distance of each from the
-        moment of interest.
+        """Fit a line through the cross-timestamps within NEAR_NS. `distance_ns`: of each from the moment.
 
         None if there are too few.
         """
@@ -141,8 +138,7 @@ class CrossTimestamps:
 
 
 def wander_growth(wander_ppb_per_sqrt_s: float) -> tuple[float, float]:
-    """Return (growth_ppb, wander_ppb_per_s) such that a t + b t^2 bounds the effect of a random walk of the
-    rate after t.
+    """Return (growth_ppb, wander_ppb_per_s) such that a t + b t^2 bounds a random walk of the rate.
 
     A rate that walks w per square root of a second moves the time by a normal deviate of w t^1.5 / sqrt(3).
     By the inequality of means, t^1.5 <= t (T + t) / (2 sqrt(T)) for any T, with equality at t = T.
@@ -251,12 +247,10 @@ def slew(
     slew_max_ppm: float,
     step_ns: float,
 ) -> tuple[SlewedModel, float]:
-    """Return the model that follows `last` from `raw_ns` on and converges to `model`, and the step at
-    `raw_ns`, ns.
+    """Return the model that follows `last` from `raw_ns` on towards `model`, and the step, ns.
 
     It begins at the value of `last` at `raw_ns`, so time never runs backwards for a reader. The difference is
-    slewed away in `slew_s`, or more slowly if that would exceed `slew_max_ppm`. A difference above `step_ns`
-    is a step.
+    slewed away in `slew_s`, or more slowly if that would exceed `slew_max_ppm`. Above `step_ns` it is a step.
     """
     here = model.rebased_to(raw_ns)
     if last is None:

@@ -1,5 +1,4 @@
-"""The line protocol between the actuator and flow endpoints: ASCII, one message per line, fields separated
-by blanks.
+"""The line protocol between the actuator and flow endpoints: ASCII, one message per line, with blanks.
 
 An endpoint sends
 

@@ -1,10 +1,8 @@
-"""Divides a host's NIC among tenants by the kernel's HTB: a class for each tenant, a u32 filter for each
-flow.
+"""Divides a host's NIC among tenants by the kernel's HTB: a class per tenant, a u32 filter per flow.
 
-HTB needs no help from flow endpoints, so it also limits flows that no endpoint paces. The present state is
-read from the kernel, and only differences are applied. All classes and filters are under one root with our
-own handle, so deleting that root leaves no trace. Only IPv4 is supported. A NIC with a foreign root qdisc
-stays untouched.
+HTB needs no help from flow endpoints, so it also limits flows that no endpoint paces. Only differences to the
+kernel's state are applied. All classes and filters are under one root with our own handle, so deleting that
+root leaves no trace. Only IPv4 is supported. A NIC with a foreign root qdisc stays untouched.
 """
 
 from __future__ import annotations
@@ -78,8 +76,7 @@ class HtbQdisc:
     def apply(self, shares: Mapping[str, Share], flows: Mapping[Match, str]) -> int:
         """Apply the shares of tenants, and assign flows to them. Return the number of changes.
 
-        A flow of any other tenant uses the default class. Raises ValueError before any change, OSError if the
-        kernel refuses.
+        A flow of any other tenant uses the default class. Raises ValueError before a change, or OSError.
         """
         if not shares:
             return int(self.remove())

@@ -35,8 +35,7 @@ _MAX_FLOWS: Final = 100_000
 class KernelPacing:
     """The effector of one host: uses its endpoints, and the kernel for flows that no endpoint can pace.
 
-    `nics`: device to the bit/s of its link; `netns`: network namespace of the devices, None for the present
-    one.
+    `nics`: device to the bit/s of its link; `netns`: their network namespace, None for the present one.
     """
 
     def __init__(self, host: str, endpoints: Effector, nics: Mapping[str, int], netns: Path | None) -> None:
@@ -86,8 +85,7 @@ class KernelPacing:
         return fresh
 
     def restore(self, rates: Mapping[str, int]) -> None:
-        """Pace exactly these flows, except those that an endpoint paces; remove all else of a former
-        process.
+        """Pace exactly these flows, except those that an endpoint paces; remove other former ones.
 
         Errors of the kernel are logged.
         """

@@ -1,8 +1,7 @@
 """Fitness of hosts, judged from their audit results.
 
 It is used before a job starts (`fabrictime audit gate`) and for drains (`node_policy`). Ages are measured by
-log append time, so that no host's clock matters. The newest result of each check counts, from whichever
-run.
+log append time, so that no host's clock matters. Each check's newest result counts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Racks, rails and leaf switches of hosts from the inventory, and the findings that concern the network.
-Pure.
+"""Racks, rails and leaf switches of hosts from the inventory, and findings about the network. Pure.
 
 A fault of a switch makes several hosts fail the same check. Draining these hosts repairs nothing. So no host
 is drained for a finding of the network that hosts of the same leaf switch share, or that an alert explains.

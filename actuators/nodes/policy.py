@@ -1,5 +1,4 @@
-"""Policy of node actions: decides from the fitness of hosts which nodes of a scheduler to drain and to
-resume.
+"""Policy of node actions: decides by hosts' fitness which nodes of a scheduler to drain and resume.
 
 Pure logic. Only drains by this system are ever resumed; their reasons are written by `reason_of`. `Caps`
 limits the drains. It counts the nodes that others drained, too. Where a rack is one unit, its nodes are

@@ -1,7 +1,6 @@
 """Summarises the actions on flows and nodes that were taken about the subject of an alert.
 
-A decision names its reason: a cable, NIC, host or contended link. A report names the decision and its
-outcome.
+A decision names its reason: a cable, NIC, host or contended link. A report names it and its outcome.
 """
 
 from __future__ import annotations

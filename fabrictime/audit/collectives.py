@@ -134,8 +134,7 @@ def measure_all(
 ) -> Figures:
     """Run every setting over all hosts, then search for slow hosts if the best one is low.
 
-    `minimum`: the least GB/s that the machine type allows; None if it is unknown. Raises ValueError for fewer
-    than two hosts.
+    `minimum`: least GB/s of the machine type; None if unknown. Raises ValueError for fewer than two hosts.
     """
     figures: dict[str, float] = {}
     errors: dict[str, str] = {}

@@ -29,8 +29,7 @@ _CATEGORIES: Final = tuple(
 def for_agents(only: Sequence[str]) -> list[str]:
     """Return the names in `only` to request from agents; an empty list requests all checks.
 
-    If `only` has a computed result, all checks are needed for their facts. Raises ValueError for an unknown
-    name.
+    If `only` has a computed result, all checks state facts. Raises ValueError for an unknown name.
     """
     for name in only:
         if name not in CHECKS and name not in _CATEGORIES and not name.startswith(COMPUTED):

@@ -127,11 +127,9 @@ def run_bench(
 
 
 def evaluate(targets: Mapping[str, Target], values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
-    """Compare measured values with their targets; figures with a target come first, each group in given
-    order.
+    """Compare measured values with their targets; those with a target first, each group in order.
 
-    A missing or non-finite value is reported with `value` null and a reason; `met` is false if it has a
-    target.
+    Missing and non-finite values have `value` null and a reason; `met` is false if it has a target.
     """
     figures: dict[str, dict[str, Any]] = {}
     for key in [*targets, *(key for key in values if key not in targets)]:

@@ -119,8 +119,7 @@ def order(pairs: int) -> list[tuple[int, str]]:
 def compared(runs: Runs, targets: Mapping[str, Target]) -> dict[str, dict[str, Any]]:
     """Return each figure's ratios ours/theirs by pair, their median, minimum and maximum, and its values.
 
-    A figure that one side never measured has a reason instead of ratios, such as `not there` in the other
-    tree.
+    A figure that one side never measured has a reason instead of ratios, such as `not there`.
     """
     keys = dict.fromkeys(key for side in runs.values() for figures in side for key in figures)
     return {key: _one_compared(key, runs, targets.get(key)) for key in keys}

@@ -46,8 +46,7 @@ def print_list(*, as_json: bool) -> None:
 def run(bench_names: Sequence[str], *, as_json: bool, quick: bool, parts: Sequence[str] = ()) -> int:
     """Run benches one by one, print each report when its bench has ended, and return the exit code.
 
-    `parts` selects parts if only one bench is run. With `as_json` several reports are printed as one JSON
-    list.
+    `parts` selects parts of a single bench. With `as_json` several reports are printed as one JSON list.
     """
     # as ^C: the process that started a fabric ends it
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,5 +1,4 @@
-"""Measures history: inserts of path delays through the HTTP endpoint, heat maps and a series out of 100M
-rows.
+"""Measures history: inserts of path delays through the HTTP endpoint, heat maps and series of 100M rows.
 
 It needs free disk (about 60 bytes per row) and a few minutes. The figures are rows per second as the sink
 inserts them, rollup included, and the median time of the queries of the page and Grafana, over HTTP and with

@@ -60,9 +60,7 @@ _INTERRUPTED: Final = 130
 def main(
     config: Path | None, directory: Path | None, *, observe: bool, as_json: bool, seed: int | None = None
 ) -> int:
-    """Run the tour and return the exit code: 1 if it could not run or a fault was not healed, 130 if it was
-    interrupted, else 0.
-    """
+    """Run the tour and return the exit code: 1 if not run or healed, 130 if interrupted, else 0."""
     screen = Screen(Console(stderr=as_json, highlight=False))
     settings = settings_of(config, directory)
     with _interrupts():

@@ -52,8 +52,7 @@ class TourResult:
 
 
 def move_p95_s(results: Sequence[TourResult]) -> float:
-    """Return the 95th percentile, s, of the time from detection to the first move, over the faults of several
-    tours.
+    """Return the 95th percentile, s, of the time from detection to the first move, over tours' faults.
 
     A detected fault without a move counts as infinite. The percentile is the smallest time that at least 95%
     of the faults do not exceed; it is NaN if no fault was detected.

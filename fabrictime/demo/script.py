@@ -151,8 +151,7 @@ def crossed_links(
 ) -> list[str]:
     """Return the directed links between switches that carry data of the jobs' flows, in order.
 
-    The cable of each is healthy and not in `used`. With `ascending`, only links from leaf to spine are
-    returned.
+    The cable of each is healthy and not in `used`. With `ascending`, only links from leaf to spine.
     """
     crossed = {link for flow in flows if flow["job"] in JOBS for link in flow["links"]}
     leaves = set(fabric.hosts.values())
@@ -194,8 +193,7 @@ class Transfer:
 def meeting_transfers(fabric: Fabric, link: str, path_of: PathOf, draw: Draw) -> list[Transfer]:
     """Draw two transfers from hosts of a leaf that meet on its uplink `link`.
 
-    They meet nowhere else if the fabric allows that. Raises FabricUnfit if no source port leads over the
-    link.
+    They meet nowhere else if the fabric allows that. Raises FabricUnfit if no source port leads there.
     """
     leaf, hosts = near_node(link), draw.shuffled(sorted(fabric.hosts, key=natural))
     sources = [host for host in hosts if fabric.hosts[host] == leaf][:2]

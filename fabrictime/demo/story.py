@@ -1,7 +1,6 @@
 """The story of one fault: records of the log in, lines for people and an outcome out. Pure.
 
-Times count from the fault's injection. A record's time is its log append time, so a detection counts until
-everybody can read it.
+Times count from the fault's injection. A record's time is its log append time, until everybody can read it.
 """
 
 from __future__ import annotations

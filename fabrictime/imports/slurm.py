@@ -1,7 +1,6 @@
 """Reads Slurm's topology.conf (topology/tree) and topology.yaml: which switch has which nodes and switches.
 
-The files name no ports. So a port has the name of the node at its other end. Format: topology.conf(5),
-topology.yaml(5).
+The files name no ports. So ports are named by their far nodes. Format: topology.conf(5), topology.yaml(5).
 """
 
 from __future__ import annotations

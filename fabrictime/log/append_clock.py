@@ -1,9 +1,8 @@
 """The clock that stamps the embedded log's messages.
 
 `AppendClock` runs on the monotonic clock and follows the system clock by the rules of NTP's clock discipline
-(RFC 5905): small differences by slewing, a large one by a step after it has persisted. So a system clock that
-is wrong for less than a minute does not affect the log. A step may go back: readers follow it in both
-directions.
+(RFC 5905): small differences by slewing, a large one by a step after it has persisted. So a wrong system
+clock of less than a minute is ignored. A step may go back: readers follow it in both directions.
 """
 
 from __future__ import annotations

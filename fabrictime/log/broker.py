@@ -64,8 +64,7 @@ class Broker:
     def handle(
         self, head: RequestHead, frame: memoryview, peer: Peer
     ) -> Response | asyncio.Future[Response] | Coroutine[Any, Any, Response]:
-        """Return the response to one request, or an awaitable of it. `frame` may be reused as soon as this
-        returns.
+        """Return the response to one request, or an awaitable of it. `frame` may be reused afterwards.
 
         Raises MalformedRequest, after which the connection must be closed.
         """

@@ -1,7 +1,6 @@
 """Compacts closed segments: keeps the newest record of every key and drops old tombstones.
 
-The new files keep offsets and times. No process writes to closed segments, so compaction runs in a thread
-beside the broker.
+The new files keep offsets and times. Closed segments have no writers, so compaction runs in a thread.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ def clean(
     """Rewrite `segments` and return the cleaned files. Tombstones stamped before `tombstones_before_ms` are
     dropped. Raises OSError.
 
-    A pass remembers at most `max_keys` keys. A cleaned file replaces segments of up to `segment_bytes`
-    together.
+    A pass remembers at most `max_keys` keys. A cleaned file replaces up to `segment_bytes` of segments.
     """
     newest: dict[bytes, int] = {}
     key_bytes = 0

@@ -1,5 +1,4 @@
-"""One consumer group: members join, the leader assigns partitions, and the loss of a member starts the next
-generation.
+"""One consumer group: members join, the leader assigns partitions, and a loss starts the next generation.
 
 A join waits until every member has joined again or the time for the rebalance is over.
 """

@@ -203,9 +203,7 @@ class Segment:
             return None
 
     def scan(self, on_batch: Callable[[Header], None]) -> int:
-        """Read the whole file, check every batch and rebuild the index. Return the number of bytes up to the
-        first invalid batch.
-        """
+        """Read the whole file, check every batch and rebuild the index. Return the number of valid bytes."""
         self._clear_index()
         self.end_offset = self.base_offset
         self.first_ms = self.max_ms = 0

@@ -1,8 +1,7 @@
 """The log's directory: its lock, its topics, and the ids that it has given out.
 
-`topics/NAME/topic.json` holds a topic's partitions and configuration. A topic folder without it was not
-completed and is removed. `meta.json` keeps the cluster's id, and `producer-ids` the start of the next free
-block.
+`topics/NAME/topic.json` holds a topic's partitions and configuration. A topic folder without it is removed.
+`meta.json` keeps the cluster's id, and `producer-ids` the start of the next free block.
 """
 
 from __future__ import annotations

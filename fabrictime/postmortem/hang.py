@@ -1,5 +1,4 @@
-"""Finds the rank that stopped a job, from Flight Recorder dumps: which rank did not enter which
-collective. Pure.
+"""Finds the rank that stopped a job, from Flight Recorder dumps: who lacks which collective. Pure.
 
 A rank waits in a collective that it entered and that did not complete. It waits for the members of the group
 whose last collective is an earlier one. A rank that others wait for and that itself waits for none is the
@@ -128,8 +127,7 @@ def _message_waits(out: Observations) -> dict[_Place, _Wait]:
 
 def _roots(waits: Mapping[_Place, _Wait]) -> set[int]:
     """Return the ranks with a dump that stopped the job: those that others wait for and that wait for none,
-    else those in a circle that block the largest number of ranks. Empty if all wait for absent ranks or for
-    data.
+    else those in a circle that block the largest number of ranks. Empty if all wait for others.
 
     A few ranks that wait in a collective which no other member entered left the program: if others wait for
     them, they are the ones that stopped.

@@ -254,8 +254,7 @@ class Config:
 
 
 def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Config:
-    """Read the file and return the config. `path` None: `fabrictime.toml` in the working directory, if it
-    exists.
+    """Read the file and return the config. `path` None: `fabrictime.toml` here, if it exists.
 
     `changes`: keys that the command line sets, by table. Raises ConfigError.
     """

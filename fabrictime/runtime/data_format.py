@@ -18,8 +18,7 @@ MARK: Final = "format"
 def set_aside(folders: Iterable[Path]) -> str:
     """Rename the folders with data of another format, and create marked, empty ones in their place.
 
-    Returns a line about the renamed folders, empty if there are none. Raises ValueError if a folder cannot be
-    renamed or marked.
+    Returns a line about the renamed folders, empty if there are none. Raises ValueError if that fails.
     """
     renamed: list[Path] = []
     for folder in folders:

@@ -1,5 +1,4 @@
-"""The NICs that `up` probes: those of the testbed fabric, of loopback, or of this host according to a fleet
-file.
+"""The NICs that `up` probes: those of the testbed fabric, of loopback, or of this host by a fleet file.
 
 In: the settings and, for `fabric`, the running testbed. Out: NicSettings. A fleet file is TOML (or JSON) with
 one `[[nics]]` table per NIC: `host`, `device`, `address`, and if known `shard`, `rail`, `rack`,
@@ -74,8 +73,7 @@ def fabric_nics(fabric: Fabric) -> list[NicSettings]:
 
 
 def sim_settings(fleet: str) -> dict[str, Any] | None:
-    """Return the settings of the simulated fleet from `sim` or `sim:1024,...`; None if `fleet` is of another
-    kind.
+    """Return the settings of the simulated fleet from `sim` or `sim:1024,...`; else None.
 
     Raises ConfigError.
     """
@@ -208,11 +206,9 @@ def clock_pages(config: Config) -> Path:
 
 
 def clock_hosts(config: Config) -> list[HostSettings] | None:
-    """Return the hosts whose clock pages an actuator on this machine keeps; None: only this machine. Raises
-    ConfigError.
+    """Return the hosts whose clock pages this machine keeps; None: only this machine. Raises ConfigError.
 
-    Under `up`, these are all hosts that it probes from. `actuators.clock_file` applies only if there is one
-    host.
+    Under `up`, these are all hosts that it probes from. `actuators.clock_file` is for one host.
     """
     path = Path(config.up.fleet)
     if config.up.fleet in KINDS or path != local_fleet(config):

@@ -120,8 +120,7 @@ class ProcessorWait:
     """Measures how long a process was ready to run but had no processor, s.
 
     It reads the second number of /proc/PID/task/TID/schedstat (kernel documentation, scheduler/sched-stats):
-    the waiting time of a thread since its start, ns. For each interval between two calls, the thread that
-    waited longest counts.
+    the waiting time of a thread since its start, ns. The thread that waited longest between two calls counts.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:

@@ -64,8 +64,7 @@ class ShardPolicy:
     at_ns: int = 0
     flows: int = 0
     recent_flows: dict[int, int] = field(default_factory=dict)
-    """Time of policy cycle (ns) to number of flows, for the last minute. Cycles before a later one with more
-    flows are left out.
+    """Time of policy cycle (ns) to number of flows, for the last minute. Only maxima remain.
     """
     movable: int = 0
     suppressed: list[SuppressedAction] | None = None

@@ -81,8 +81,7 @@ class CableGraph:
         return 2 * len(self._ends)
 
     def number(self, link: str) -> int | None:
-        """Return the number of a link, which gets one if it is new; None if the id is malformed or the table
-        is full.
+        """Return the number of a link, which gets one if it is new; None if malformed or full.
 
         A cable id (`a<>b`) stands for the cable's first link.
         """

@@ -41,8 +41,7 @@ class ClockLine:
     """One clock in its shard's newest window; the figures are None if it is ABSENT.
 
     Add `offset_ns` to the clock's reading to get fabric time. `event` is the clock's last event, in the
-    window that began at `event_at_ns` (fabric time); `event_ns` has the meaning that it has in
-    `ClockOffsets`.
+    window that began at `event_at_ns` (fabric time); `event_ns` is as in `ClockOffsets`.
     """
 
     clock: str
@@ -103,8 +102,7 @@ class ShardLine:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A snapshot of the fleet: clocks, the worst first; suspect pairs, the most asymmetric first; shards by
-    name.
+    """A snapshot of the fleet: clocks, the worst first; suspect pairs, asymmetric first; shards by name.
 
     Events are known from `since_ns` (log append time) on.
     """
@@ -217,8 +215,7 @@ class Fleet:
             self._nics[nic] = (record["clock"], record["host"], append_ns)
 
     def add(self, record: ClockOffsets, append_ns: int, received_s: float | None = None) -> None:
-        """Add a `ClockOffsets` record, appended to the log at `append_ns`. Records must be added in the log's
-        order.
+        """Add a `ClockOffsets` record, appended to the log at `append_ns`. Add records in log order.
 
         `received_s`: the reader's monotonic time, if the record arrived while the reader waited for it.
         """

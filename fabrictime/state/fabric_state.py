@@ -318,8 +318,7 @@ class FabricState:
     def age_s(self, now_ns: int) -> float | None:
         """Return the age of the newest message, s; None without one.
 
-        The time since its receipt by the monotonic clock is a lower limit, so log time that is ahead hides no
-        silence.
+        The time since its receipt by the monotonic clock is a lower limit, so early log time hides none.
         """
         if self._received is None:
             return None

@@ -1,8 +1,7 @@
 """Rate and round-trip time of flows over the last minutes, for hosts whose flows the policy acts on.
 
-A thousand NICs report tens of thousands of flows per second, and most of those flows are never moved.
-Messages of other hosts stay encoded for some seconds, so that a newly watched host has a past. Times are log
-append times.
+A thousand NICs report tens of thousands of flows per second, and most are never moved. Messages of other
+hosts stay encoded for seconds, as a newly watched host's past. Times are log append times.
 """
 
 from __future__ import annotations

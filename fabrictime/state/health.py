@@ -1,7 +1,6 @@
 """The state of the fleet in one sentence, and the figures of the first page.
 
-Pure: callers hold the state's lock. The page, the HTTP interface and its tools for assistants show the same
-sentence.
+Pure: callers hold the state's lock. The page, the HTTP interface and assistants' tools show it.
 """
 
 from __future__ import annotations

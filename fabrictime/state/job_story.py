@@ -1,8 +1,7 @@
 """The story of a job from its diagnoses: the verdict now, how it changed, and how two runs differ.
 
 Pure: takes records, returns plain values. A record's head is the record without its parts by rank and by
-flow, which make up nearly all of its bytes. Heads suffice for verdicts and rates; the parts are read from few
-records.
+flow, nearly all of its bytes. Heads suffice for verdicts and rates; the parts are read from few records.
 """
 
 from __future__ import annotations

@@ -270,8 +270,7 @@ def _link_events(windows: Iterable[ContentionWindow], health: Iterable[LinkHealt
 
 
 def chakra_nodes(records: Iterable[CollectiveBatch]) -> dict[int, list[dict[str, Any]]]:
-    """Return rank to its Chakra messages: the metadata, then a node for each operation and for the time
-    before it.
+    """Return rank to its Chakra messages: metadata, then a node for each operation and the time before.
 
     Each operation of a rank depends on the one that began before it. Operations that Chakra does not know are
     left out.

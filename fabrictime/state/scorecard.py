@@ -1,5 +1,4 @@
-"""Computes the verdict on a run of `up --for`: services work, probes flow, clocks are SYNCED, history
-answers.
+"""Judges a run of `up --for`: services work, probes flow, clocks are SYNCED, history answers.
 
 The result is one JSON-ready dict; its `passed` decides the exit code. On the testbed fabric, offsets are also
 compared with the true ones.

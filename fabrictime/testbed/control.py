@@ -50,8 +50,7 @@ def actuator_path(control: Path) -> Path:
 class Testbed:
     """A fabric with its faults, traffic, jobs and truth, used as `with Testbed(settings, path) as testbed`.
 
-    `registrations` and `control` are the sockets of a flow reporter and an actuator; by default beside
-    `path`.
+    `registrations` and `control` are the sockets of a flow reporter and an actuator; default: beside `path`.
     """
 
     __test__ = False  # not a test class, whatever pytest thinks of its name

@@ -1,7 +1,6 @@
 """Locates `libnccl-profiler-fabrictime.so`, the profiler plugin of NCCL and RCCL (NCCL_PROFILER_PLUGIN).
 
-The library is no extension module and does not use Python. In a checkout, two programs beside it
-replay NCCL's calls.
+The library does not use Python. In a checkout, two programs replay NCCL's calls.
 """
 
 from pathlib import Path

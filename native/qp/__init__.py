@@ -1,5 +1,4 @@
-"""Locates `libfabrictime-qp.so`, which a process with queue pairs loads (LD_PRELOAD) so that they can be
-moved.
+"""Locates `libfabrictime-qp.so`, which processes with queue pairs load (LD_PRELOAD) to move them.
 
 The library is no extension module and does not use Python.
 """

@@ -1,8 +1,7 @@
 """The agent of one or several hosts: runs the checks of requests and of its own schedule.
 
 `AuditAgent` accepts requests, keeps the schedule, and yields records; it does not use Kafka itself. Each run
-of a host has a thread, at most `hosts_at_once` at a time. If a host waits longer than the run's limit, its
-results are UNKNOWN.
+of a host has a thread, at most `hosts_at_once` at a time. Beyond the run's limit, results are UNKNOWN.
 """
 
 from __future__ import annotations

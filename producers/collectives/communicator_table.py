@@ -1,8 +1,7 @@
 """The communicators of one process, by numbers that stay theirs while rows of the segment are used again.
 
-A segment has a limited number of rows for communicators. The profiler uses a row again after its
-communicator has ended, while sums of the former one may not be published yet. So each communicator gets a
-number of its own.
+A segment has a limited number of rows for communicators. The profiler uses a row again after its communicator
+has ended, while sums of the former one may not be published yet. So communicators get own numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The socket of one host on which profilers pass their segments; see native/collectives/segment.h.
 
 A connection belongs to one process and stays open. When it ends, the process has ended or is about to pass
-its segment again. A segment is identified by its inode, so that a process that connects again is not counted
-twice.
+its segment again. A segment's inode identifies it, so that none counts twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Derives `FlowReports` from counters of a host's flows: changes at once, all flows periodically. Pure.
 
-The inputs are the kernel's TCP sockets, the flows and labels that programs registered, and the fleet's
-addresses.
+The inputs are the kernel's TCP sockets, programs' flows and labels, and the fleet's addresses.
 
 A flow's id is that of its first socket. When its program moves the flow to another socket with another source
 port, the registration of that socket gives the flow's id. The counters then include both sockets. An RDMA

@@ -1,7 +1,6 @@
 """Builds `LinkEvent` records from the probe engine's evidence and the port's changes, and limits their rate.
 
-Evidence is published soon after a loss, and otherwise as a heartbeat. This module uses no Kafka, socket or
-clock.
+Evidence is published soon after a loss, and otherwise as a heartbeat. Pure.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ class EvidencePacer:
     """Decides when the engine's evidence must be published next.
 
     After a publication, urgent evidence is due in `min_s`, which grows to 40 ms while losses continue. Other
-    evidence is due in 100 ms while paths lose probes, and in `calm_s` without loss. Times are seconds of one
-    clock.
+    evidence is due in 100 ms with losses, and in `calm_s` without. Times are seconds of one clock.
     """
 
     def __init__(self, min_s: float, calm_s: float, now: float) -> None:

@@ -1,7 +1,6 @@
 """Publishes the link evidence of one NIC, from its probes, its port, its counters and its RDMA events.
 
-One thread waits for all sources except the counters. A second thread reads those, because some drivers are
-slow.
+One thread waits for all sources except the counters. Another reads those: some drivers are slow.
 """
 
 from __future__ import annotations

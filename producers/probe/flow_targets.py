@@ -180,8 +180,7 @@ def choose_spare_ports(
 
     `links_by_path` holds the routes of the regular ports, `candidates` the traced links by port and peer, and
     `other_ports` the ports in use. The choice is greedy: in each step, the port that takes the most missing
-    routes is added, and a current port wins a tie. A port that serves no route stays until its place is
-    needed.
+    routes is added, and a current port wins a tie. Unused ports stay until replaced.
     """
     served = {(peer, links) for (peer, _), links in links_by_path.items()}
     missing = {route for route in peer_routes if route.links and (route.peer, route.links) not in served}

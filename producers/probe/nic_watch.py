@@ -2,8 +2,7 @@
 
 A host with several NICs in one subnet may send by another NIC, or answer ARP requests for another NIC's
 address (ARP flux). It may also drop packets that arrive by a NIC that its routes do not use (strict
-`rp_filter`). A switch that does not trust DSCP may rewrite it: the probe then waits in another queue than the
-data of its class.
+`rp_filter`). A switch may rewrite DSCP: the probe then waits in another queue than its class's data.
 """
 
 from __future__ import annotations

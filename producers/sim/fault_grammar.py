@@ -64,8 +64,7 @@ _DURATION_MAX_S: Final = 7 * 86_400.0
 class FaultSpec:
     """One fault, as parsed from a line.
 
-    `share` (0..1) is the share of lost packets or of the remaining rate. `for_s` is None if the fault lasts
-    until it is cleared.
+    `share` (0..1) is the share of lost packets or of the remaining rate. `for_s` None: until cleared.
     """
 
     kind: str

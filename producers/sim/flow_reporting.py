@@ -58,8 +58,7 @@ class SimFlowReporter:
     ) -> None:
         """Find the flows that changed since their last report, as a host's reporter does ten times a second.
 
-        The time before the change is reported separately, so that the figures of the change are not averaged
-        with it.
+        The time before the change is reported separately, so that figures are not averaged with it.
         """
         before, then_ns = self._last_reading
         self._last_reading = (sums.copy(), now_ns)

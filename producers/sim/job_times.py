@@ -45,8 +45,7 @@ class Arrivals:
 class OperationTimes:
     """An operation at every rank. Fields are [ranks].
 
-    `arrival` and `end` are ns since the start. The other fields are its parts, ns; they add up to end -
-    arrival.
+    `arrival` and `end` are ns since the start. The others are its parts, ns, that add up to end - arrival.
     """
 
     arrival: Float64s

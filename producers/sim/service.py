@@ -129,8 +129,7 @@ class PaceAnnouncer:
 class WorkerProgress:
     """Tracks how far the workers are behind, by the newest window that they solved.
 
-    It reads no clock; times are seconds of the log's clock. Before the first window, the simulation does not
-    wait.
+    It reads no clock; times are seconds of the log's clock. It waits from the first window on.
     """
 
     def __init__(self, start_s: float) -> None:

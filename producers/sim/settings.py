@@ -169,8 +169,7 @@ def _parse_job(text: str, number: int) -> dict[str, object]:
 def parse_fleet(text: str) -> dict[str, object]:
     """Return the settings in the text after `sim:`, such as `1024,job=allreduce:256:train,load=0.3`.
 
-    `job=KIND:NICS[:NAME]` and `fault=LINE` may occur several times; other keys are settings. Raises
-    ValueError.
+    `job=KIND:NICS[:NAME]` and `fault=LINE` may recur; other keys are settings. Raises ValueError.
     """
     count, *parts = text.split(",")
     if not re.fullmatch(r"[1-9]\d{0,5}", count.strip()):

@@ -52,8 +52,7 @@ def job_members(
     """Return the job's NICs in groups; the NICs of a group reduce together.
 
     If the job occupies whole hosts, NIC k of every host is in group k; otherwise all NICs form one group.
-    `used_nics` holds other jobs' NICs. Raises ValueError if too few NICs are left for a job placed apart from
-    them.
+    `used_nics` holds other jobs' NICs. Raises ValueError if too few are left apart from them.
     """
     per_host = fleet.shape.nics_per_host
     by_host = per_host > 1 and job.nics % per_host == 0 and job.nics >= 2 * per_host

@@ -50,8 +50,7 @@ BY_PORT: Final = AddressRule()
 def partner_of(address: str, prefix: int, hosts: tuple[int, int] = (0, 0)) -> str | None:
     """Return the address at the other end of a cable whose ends share a prefix; None if it cannot be derived.
 
-    With `prefix` 31, the ends share a /31 or /127; with 30, a /30 or /126. With 24, `hosts` are the last
-    bytes of the ends.
+    With `prefix` 31, the ends share a /31 or /127; with 30, a /30 or /126. With 24, `hosts` are last bytes.
     """
     if not prefix:
         return None

@@ -92,8 +92,7 @@ class _Distance:
     def update(self, trace: Trace, topology: Topology, peer_first_hop: str | None) -> bool:
         """Add the result of a trace; return True if the distance changed.
 
-        A peer behind a firewall does not answer. Its distance is accepted if the last hop is the peer's
-        router.
+        Firewalls keep peers silent. Its distance is accepted if the last hop is the peer's router.
         """
         if trace.reached:
             self.tries = 0

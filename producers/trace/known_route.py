@@ -79,8 +79,7 @@ class KnownRoute:
     def _refine(self, trace: Trace) -> None:
         """Fill in the hops of the known route that did not answer before.
 
-        A hop of a working path that stays silent for several traces becomes unknown, because it may have
-        changed.
+        A hop of a working path that stays silent for several traces becomes unknown: it may have changed.
         """
         if not trace.reached:
             if not self.reached and len(trace.hops) > len(self.hops):

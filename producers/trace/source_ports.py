@@ -1,7 +1,6 @@
 """Chooses the few source ports of a NIC's probes so that together they use every route.
 
-The route of each candidate port to each peer is any hashable value, for example the tuple of hops. This
-module is pure.
+The route of each candidate port to each peer is any hashable, such as its hops. Pure.
 
 Number of candidates: ECMP assigns a port to one of n routes as if at random. A given route is missed by k
 ports with probability (1 - 1/n)^k < exp(-k/n), and there are n routes. So all n are seen with probability 1 -

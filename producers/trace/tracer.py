@@ -52,8 +52,7 @@ class Packet(NamedTuple):
 class Trace:
     """Result of one trace: the address of each hop before the far end, or None for a silent hop.
 
-    `reached` is True if the packet arrived at the far end. Otherwise the hops end at the last one that
-    answered.
+    `reached`: it arrived at the far end. Else the hops end at the last that answered.
     """
 
     flow: TracedFlow
@@ -173,8 +172,7 @@ class Tracer:
     def on_unquoted_hop(self, socket: int, target: tuple[str, int], address: str) -> None:
         """Process a router's report that does not identify the packet.
 
-        The report counts only if exactly one packet can be meant. If not, the TTLs are tried one by one from
-        then on.
+        The report counts if it means exactly one packet. If not, the TTLs are tried one by one from then on.
         """
         traces = [
             open_trace

@@ -1,7 +1,6 @@
 """Access control lists of Apache Kafka: each service may write and read the topics of its table entry alone.
 
-A prober, for example, may not publish a decision. The lists come from the writers and readers in
-`schemas/topics.py`.
+A prober, for example, may not publish a decision. Writers and readers: `schemas/topics.py`.
 """
 
 from __future__ import annotations

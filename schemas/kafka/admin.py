@@ -1,7 +1,6 @@
 """Administration of a Kafka cluster: creates, checks and deletes topics, reports and deletes groups.
 
-Topics follow `schemas.topics`. No partition count is changed, because a NIC's records would move to another
-partition.
+Topics follow `schemas.topics`. No partition count is changed, or a NIC's records would move.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Finds hosts of one name: two agents that announce the same NIC, as after the copy of a machine's image.
 
-Each prober process has a random run id. A restarted prober has a new one, and its old id never returns. If
-an id returns after another one, two processes work under one name. Their records mix, so no clock of that
-name can be right.
+Each prober process has a random run id. A restarted prober has a new one, and its old id never returns. If an
+id returns after another one, two processes work under one name. No mixed clock can be right.
 """
 
 from __future__ import annotations

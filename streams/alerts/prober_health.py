@@ -5,9 +5,8 @@ requests. It returns detections of kinds AGENT and PROBE_STORM, one per host. A 
 while its host does is also an AGENT detection. Each second of append time is evaluated a second after its
 end, so the order in which partitions are read has no influence.
 
-A storm is measured against two rates, because neither is enough. An agent with wrong settings also announces
-a wrong rate, so the median of its shard is needed. A small shard has no useful median, so the announced rate
-is needed.
+A storm is measured against two rates, because neither is enough. Wrong settings also announce a wrong rate,
+so the shard's median is needed. A small shard has no useful median, so the announced rate is needed.
 """
 
 from __future__ import annotations

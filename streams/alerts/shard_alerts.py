@@ -124,8 +124,7 @@ class ShardAlerts:
     def ingest_delays(self, record: PathDelays) -> Published:
         """Take one `PathDelays`; return the alerts to publish.
 
-        Latency rules follow the time of their windows, so the order between delays and other records does not
-        matter.
+        Latency rules follow the time of their windows, so the order of delays among records does not matter.
         """
         self._latency.ingest(record)
         return self._book.take_published()

@@ -1,9 +1,8 @@
 """Alerts stage: publishes the `Alert` records of an owner's shards.
 
-Some topics are read from their beginning, others from as far back as an alert may wait. The links stage,
-which has already decoded the link evidence, passes it on. The worker that owns a shard's partition of
-`fabric.links` owns its alerts. A new owner restores the published alerts and reads the past hour again, which
-raises no alert twice.
+Some topics are read from their beginning, others from as far back as an alert may wait. The links stage
+passes decoded evidence on. The worker that owns a shard's partition of `fabric.links` owns its alerts. A new
+owner restores the published alerts and reads the past hour again, which raises no alert twice.
 """
 
 from __future__ import annotations

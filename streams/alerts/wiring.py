@@ -1,5 +1,4 @@
-"""Compares the fabric's wiring with its plan: NICs off their rail, and cables that contradict the topology
-file.
+"""Compares the fabric's wiring with its plan: NICs off their rail, and cables against the topology file.
 
 `Wiring` ingests `PathMaps` and `Nic` records. It returns detections of kind MISWIRED, one per cause: two
 swapped cables are one cause, however many paths show them. It also counts the cables of each switch.

@@ -59,8 +59,7 @@ def odd_ones(
 ) -> tuple[Spread, NDArray[np.bool_]]:
     """Return the spread of the values, and which of them are outliers.
 
-    There must be at least one value. `error`: uncertainty of each value, by which an outlier must exceed the
-    tolerance.
+    There must be at least one value. `error`: uncertainty by which an outlier must exceed the tolerance.
     """
     spread = Spread.of(values)
     excess = np.abs(values - spread.median) - np.asarray(error, np.float64)

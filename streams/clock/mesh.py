@@ -10,8 +10,7 @@ Signs. theta_i is added to clock i for a common time: theta_i = T - c_i. A pair'
 dc_peer / dc_prober is their quotient: for clocks 100 ppm apart a plain difference would be 10 ppb off.
 
 Whole nanoseconds. The offset of a clock that counts from power-on is some 1.8e18 ns, which a double holds to
-256 ns. A guess of each theta is therefore subtracted from the pairs' offsets in integers, and the solve finds
-the small rest.
+256 ns. So a guess of each theta is subtracted from pairs' offsets in integers, and the solve finds the rest.
 """
 
 from __future__ import annotations
@@ -390,8 +389,7 @@ def _falsetickers(nodes: int, pairs: Pairs, residual: Float64s, sigma: Float64s)
     """Return the median residual of the pairs of each falseticker, ns; 0 for other nodes.
 
     A wrong clock still agrees with all its pairs, and an asymmetric path affects only one pair. Only
-    timestamps with different errors towards each peer affect most pairs of one node, and one pair of each of
-    its peers.
+    timestamps with errors that differ by peer affect most pairs of a node, and one of each peer.
     """
     residual_by_node = np.zeros(nodes)
     if len(pairs) < MIN_FALSETICKER_PAIRS:

@@ -279,8 +279,7 @@ class PairMemory:
         """Learn each pair's timestamp noise, 0 if not measured; return the noise of each pair's readings, ns.
 
         Pairs without a measured noise get the median of the others if enough of these have one, else
-        `otherwise`. A first noise far below `otherwise` must be seen twice, because the pair would outweigh
-        all others.
+        `otherwise`. A first noise far below `otherwise` must be seen twice, or the pair outweighs all others.
         """
         old = self._table[rows, self._NOISE]
         is_doubtful = (old == 0) & (noise_ns < otherwise / (1 + self.GROSS))

@@ -402,8 +402,7 @@ class ShardClocks:
         """Set each clock's knot at the window's start, from the windows on both sides of it.
 
         The knot is a weighted mean of the previous window's line, extrapolated forward, and this window's
-        line, extrapolated back. The weights are inverse to the variances, as in a smoother with a lag of one
-        window.
+        line, extrapolated back. Weights are inverse to variances, as in a smoother of lag 1.
         """
         for name, track in self.tracks.items():
             track.knot_at_ns, track.knot_offset_ns, track.knot_bound_ns = 0, 0.0, 0.0

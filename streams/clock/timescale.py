@@ -1,8 +1,7 @@
 """Places the connected parts of a mesh in fabric time.
 
 `Timescale` sets a part's gauge: it continues the timeline of the part's known clocks, slewed towards the
-reference, or starts a new timeline at the reference. The reference is the median of the hosts' system clocks,
-or one chosen clock.
+reference, or starts a new timeline at the reference. It is the median of hosts' system clocks, or one clock.
 """
 
 from __future__ import annotations

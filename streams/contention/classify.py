@@ -139,8 +139,7 @@ class _Case:
 def _scores(view: LinkView, views: Views, coverage: float) -> Scores:
     """Return how well each kind explains the present state of a link, 0 to 1.
 
-    A full link has too much to carry. A link with a queue whose flows send less than its rate is held back by
-    a link after it.
+    A full link has too much to carry. A queue with flows below the rate is a later link's.
     """
     place = view.link.place
     position = "last" if place.receiver is not None else "first" if place.sender is not None else "inside"
@@ -219,8 +218,7 @@ def _score_by_root(headroom: float | None, root: LinkView | None) -> Scores:
 def links_behind(view: LinkView, views: Views) -> list[str]:
     """Return the links that have a queue and headroom and lead to a last link.
 
-    They share flows with the last link, or end at its switch. A switch that pauses a link stops all its
-    traffic.
+    They share flows with the last link, or end at its switch. A pause stops all its traffic.
     """
     flow_ids = view.certain_ids
     links = []
@@ -239,8 +237,7 @@ def links_behind(view: LinkView, views: Views) -> list[str]:
 def root_of(view: LinkView, views: Views) -> LinkView | None:
     """Return the last link with a queue to which most flows of this link go.
 
-    If there is none and this link is held back, return a last link of the next switch that is also held
-    back.
+    If there is none and this link is held back, return a last link of the next switch that is too.
     """
     counts: dict[str, int] = {}
     limited: list[str] = []

@@ -105,8 +105,7 @@ class ContentionDetector:
         """Take one part of a window of queues; return the records to publish.
 
         A window is evaluated once it is complete, or once a later one begins. The first window after a gap,
-        or after a step back of fabric time, is not evaluated: it only shows where the next one must
-        follow.
+        or after a step back of fabric time, only shows where the next one must follow.
         """
         start_ns = record["window_start_ns"]
         end_ns = start_ns + record["slot_ns"] * record["slots"]

@@ -76,8 +76,7 @@ link, and a queue at a last link is briefly attributed to a link before it.
 UNCLAIMED_WEIGHT: Final = 0.25
 """Weight of time towards opening a window if all hosts report their flows and none crosses the link.
 
-A switch or host that paused delays probes as a queue does. A new flow is reported before a window with this
-weight opens.
+A switch or host that paused delays probes as a queue does. New flows are reported before this opens.
 """
 NOTABLE_SHARE: Final = 0.05
 """Share of a link's traffic from which on a sender counts."""

@@ -92,8 +92,7 @@ class UnreportedCase:
 def score_unreported(case: UnreportedCase) -> dict[ContentionKind, float]:
     """Return how well each kind explains a queue without reported flows, 0 to `UNREPORTED_TRUST`.
 
-    Kinds that are left out explain nothing. All are left out if the queue may be on links at different
-    positions.
+    Kinds that are left out explain nothing. All are out if links at other positions may queue.
     """
     link = case.link
     if not link.same_position or (link.place.sender is not None and link.place.receiver is None):

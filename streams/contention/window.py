@@ -317,8 +317,7 @@ def integrate_slots(
 ) -> list[ContentionState]:
     """Add the slots of one record to a link's state; return OPENED and CLOSED in order of occurrence.
 
-    `limited`: whether a flow on this link is limited by its own host. `weight`: weight of time towards
-    opening a window.
+    `limited`: whether its host limits a flow here. `weight`: of time.
     """
     slots_per_step = max(1, math.ceil(STEP_NS / slot_ns))
     bound = 0.0 if report is None else report.bound_bytes / math.sqrt(slots_per_step)  # of a step's mean

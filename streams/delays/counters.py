@@ -97,12 +97,10 @@ class NicCounters:
             state.missing.remove(min(state.missing))
 
     def clock_jump_ns(self, limit: JumpLimit) -> int:
-        """Return the largest lasting step of the clock against the system clock, ns; 0 if none exceeds
-        `limit`.
+        """Return the clock's largest lasting step against the system's, ns; 0 if none exceeds `limit`.
 
-        A single odd reading, from a process that was paused between the two clocks, ends with the next flush.
-        So each reading is first replaced by the median of itself and its two neighbours, which keeps
-        steps.
+        A single odd reading, of a process paused between the clocks, ends with the next flush. So each
+        reading is first replaced by the median of itself and its two neighbours, which keeps steps.
         """
         ahead = [clock - system for clock, system in self._reads]
         if not ahead or max(ahead) - min(ahead) <= limit.floor_ns:

@@ -28,9 +28,8 @@ from streams.runtime.tables import Member
 log = logging.getLogger(__name__)
 
 SETTLE_NS, FAST_SETTLE_NS, FAST_SLOT_NS = 30_000_000, 20_000_000, 1_000_000
-"""Age that a sample must have for a flush to contain it for certain, because its timestamps have been fetched
-by then: the first value. The second applies if slots are no longer than the third: fast links add little
-queueing delay."""
+"""Age that a sample must have for a flush to contain it for certain, with its timestamps: the first value.
+The second applies if slots are no longer than the third: fast links add little queueing delay."""
 LATE_NS, LATEST_NS = 10_000_000, 120_000_000
 """Wait for delayed probes beyond the longest round trip within `RECENT_NS`, and the limit of the whole wait.
 Without this wait the deepest queues would be underestimated."""

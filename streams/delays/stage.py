@@ -84,8 +84,7 @@ def continued_from(
 ) -> tuple[list[Range], dict[str, NicState]]:
     """Return the past from which a new owner of `source` continues, given its fits in the log's order.
 
-    It consists of the published offset ranges and the probers' states at `position`, the first offset to
-    read.
+    It has the published offset ranges and probers' states at `position`, the first offset to read.
     """
     ranges: dict[Range, None] = {}
     states: dict[str, tuple[int, NicState]] = {}

@@ -69,8 +69,7 @@ class WindowCutter:
     A message within the ranges that is later than all their windows shows that the topic was deleted and made
     again: its offsets begin anew, and the ranges are those of the former topic.
 
-    If append time steps back, the open window closes and windows continue at the new time. Window numbers may
-    then occur again.
+    If append time steps back, the open window closes, the next has the new time. Window numbers may recur.
     """
 
     def __init__(self, window_ns: int, silence_ns: int, published_ranges: Iterable[Range] = ()) -> None:

@@ -54,8 +54,7 @@ class Refused(BadRecord):
 class TableSetup:
     """Creates the tables, once for all writers of a process: before the first insert, and after a failure.
 
-    Only statements that change something are sent: sixty statements from every writer took a full machine
-    half a minute.
+    Only statements that change something are sent: sixty from every writer took half a minute.
     """
 
     def __init__(self, settings: HistorySinkSettings) -> None:

@@ -1,7 +1,6 @@
 """Converts records to rows: one Arrow table per ClickHouse table, with the columns of `schemas.tables`.
 
-If several records in a batch have the same identity, only the newest is kept, so that a block has no row
-twice.
+If several records in a batch have the same identity, only the newest is kept, so no row is twice in a block.
 """
 
 from __future__ import annotations

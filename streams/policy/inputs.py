@@ -213,8 +213,7 @@ class PolicyInputs(Operator):
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
         """Run the cycle of one shard; each call takes the next shard of the round.
 
-        A round begins by applying the queued messages. A shard's decisions are published before the next
-        shard's cycle begins.
+        A round begins by applying the queued messages. Decisions are published shard by shard.
         """
         self.topology = tables.topology
         if not self._pending:

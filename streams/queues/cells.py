@@ -142,9 +142,8 @@ class WaitingCells:
 def without_own_delay(cells: Cells, senders: Sequence[int] | Int64s, last_links: Int64s) -> Float64s:
     """Return [cells] delays, ns, without the delay that comes from the sender itself.
 
-    If one NIC's probes to several receivers all show a delay throughout a block, its clock is wrong or its
-    host delays packets: no queue has this effect. `senders`, `last_links`: [routes]; the sender is -1 for a
-    round trip.
+    If all of a NIC's probes show a delay throughout a block, its clock is wrong or its host delays packets:
+    no queue does this. `senders`, `last_links`: [routes]; the sender is -1 for a round trip.
     """
     return own_delays(
         cells.route,

@@ -251,8 +251,7 @@ class ShardQueues:
     def skip_late(self, max_late_ns: int) -> int:
         """Skip to the newest complete block if the next one has been complete for longer than `max_late_ns`.
 
-        Return the length of the skipped time, ns. Old queues are useless, so a slow worker must not let them
-        pile up.
+        Return the length of the skipped time, ns. Slow workers must not let old queues pile up.
         """
         late_ns = self._complete_ns() - self.next_block_ns - self._solved_in_ns
         if self._next_block < 0 or late_ns <= max_late_ns:

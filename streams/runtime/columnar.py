@@ -1,7 +1,6 @@
 """Encodes and decodes records whose last fields are columns of numbers, without a Python object per number.
 
-Encoded bytes and errors are the same as those of `codec`. Messages with an older schema are decoded by
-`codec` itself.
+Encoded bytes and errors are the same as those of `codec`. `codec` decodes older schemas.
 """
 
 from __future__ import annotations

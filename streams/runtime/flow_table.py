@@ -2,8 +2,7 @@
 
 It is filled from `fabric.flows`; flows without a traced route get the likely links of `RouteTable`.
 `FlowTable` passes each shard's reports to that shard's `LiveFlows`. A `LiveFlows` shows the flows as of a
-given time of the log's clock. A stage that evaluates them at that time therefore gets the same result in a
-replay.
+given time of the log's clock. So a replay gets the same result.
 """
 
 from __future__ import annotations

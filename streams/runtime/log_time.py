@@ -24,8 +24,7 @@ the partition may be read late."""
 
 
 class LogClock:
-    """An estimate of the log's clock from append times: never ahead, behind by the smallest delay of the last
-    minute.
+    """An estimate of the log's clock from append times: behind by the last minute's smallest delay.
 
     An append time plus the time since its observation can only be behind the log's clock, so the greatest is
     the best estimate. Observations are dropped after one to two spans. If all observations of a second are

@@ -50,8 +50,7 @@ class ClassRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lossy:
-    """One lossy element. `aliased`: elements that exactly the same paths cross. `paths`: number of paths with
-    losses.
+    """One lossy element. `aliased`: elements with the same paths. `paths`: number of paths with losses.
 
     `classes`: rates by traffic class, if several are probed. If only some classes are lossy, the fields from
     `rate` to `requests` are those of the class that loses most.
@@ -76,8 +75,7 @@ class Lossy:
 def wilson(lost: float, requests: float) -> tuple[float, float]:
     """Return the 95% interval of the share lost / requests (Wilson 1927).
 
-    It holds the shares s for which lost / requests is within z standard errors sqrt(s (1 - s) / requests) of
-    s.
+    It has the shares s for which lost / requests is within z standard errors sqrt(s (1 - s) / requests) of s.
     """
     if requests <= 0:
         return 0.0, 1.0
@@ -137,8 +135,7 @@ def _next(
 
     Let e be the expected losses of a path, l its losses, n its requests, and w = max(l - e, 0) the surplus
     that is attributed to the element. Its best rate is r = sum(w) / sum(n). To first order, the gain over
-    rate 0 is sum(l log(1 + n r / e)) - r sum(n). An element is left out if it lowers the likelihood of its
-    complete paths alone.
+    rate 0 is sum(l log(1 + n r / e)) - r sum(n). One that lowers its complete paths' likelihood is left out.
     """
     width = rows.shape[1]
     flat = rows.reshape(-1)

@@ -2,8 +2,7 @@
 
 It is filled from the compacted topic `fabric.paths`: one `PathMaps` per directed pair of NICs. Each end
 traces the direction in which it sends, so the reverse links are in the peer's record. A cable that only one
-NIC names and several others contradict is left out: no wrong record makes, renames or removes a cable (see
-cable_votes.py).
+NIC names and several others contradict is left out: see cable_votes.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The steps of as-read operators: what each took before each advance, as records of `fabric.steps`.
 
 The log does not tell in which order a worker read its topics. So each advance is recorded as a step: its log
-time, and how far each input and table had been read. A replay that takes the same steps gives the same
-output.
+time, and how far each input and table had been read. Equal steps give equal output.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Finds which names belong to one switch: a path enters a switch by one name and leaves it by another.
 
 Several leaves may answer from one address, the anycast gateway of their hosts. Then a path leads from that
-address over other switches back to it. Each NIC's leaf then has its own name, made of the address and the
-NIC.
+address over other switches back to it. Its leaf is then named by address and NIC.
 """
 
 from __future__ import annotations

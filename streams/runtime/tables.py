@@ -255,8 +255,7 @@ class ClockTable(GlobalTable):
                 )
 
     def lost_ns(self, shard: str, log_ns: int) -> int:
-        """Return by how much a simulated shard's time fell behind the log's clock since the newest window,
-        ns.
+        """Return how far a simulated shard's time fell behind the log's clock since the newest window, ns.
 
         `log_offset_ns` was measured in that window, so the present fabric time is earlier by this much.
         """

@@ -1,8 +1,7 @@
 """Builds the project's wheels for x86-64 and aarch64, both on this machine.
 
-zig carries the headers and symbols of glibc, so one machine builds for both processors and for an
-old glibc. auditwheel then checks the symbols of every library. The Python of the build decides the
-Python of the wheel.
+zig carries the headers and symbols of glibc, so one machine builds for both processors and for an old glibc.
+auditwheel checks all symbols. The Python of the build decides the Python of the wheel.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The labels and annotations of an alert, which Alertmanager's API and its webhook format share.
 
-Labels identify an alert: they stay the same over its records, and over repeated transmissions. All else is an
-annotation.
+Labels identify an alert: they stay the same over records and transmissions. All else is an annotation.
 """
 
 from __future__ import annotations

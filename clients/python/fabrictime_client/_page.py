@@ -34,8 +34,7 @@ MAX_NS = 4_600_000_000_000_000_000
 
 
 Hot = Tuple[int, int, int, float, float, float, float, float, int]
-"""The values that `now` needs: sequence, raw_at_ns, fabric_at_ns, rest_ns, rate, bound_ns, growth, wander,
-usable_ns.
+"""Values of `now`: sequence, raw_at_ns, fabric_at_ns, rest_ns, rate, bound_ns, growth, wander, usable_ns.
 
 With a = ns since raw_at_ns, and as long as a is below usable_ns: time = fabric_at_ns + a + rest_ns + rate a,
 bound = bound_ns + growth a + wander a^2.

@@ -269,8 +269,7 @@ class Clock:
 def _copy_of(quads: memoryview, size: int = _page.COPY_BYTES) -> tuple[bytes, int] | None:
     """Return the first `size` bytes of a complete copy, and its sequence number.
 
-    None if the writer interrupts every attempt. The checksum detects an incomplete copy even if the processor
-    reorders reads.
+    None if the writer interrupts every attempt. The checksum detects an incomplete copy.
     """
     for _ in range(_TRIES):
         sequence = quads[_SEQUENCE]

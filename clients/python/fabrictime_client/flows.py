@@ -1,9 +1,8 @@
 """Flow endpoint: registers a program's flows, and lets the actuator move and pace them.
 
 It uses two Unix sockets of this host's agents, which may be missing, late, or restart. Each flow is
-registered with the flow reporter, and the actuator's commands become calls of the program's functions.
-Nothing blocks or starts a thread. Watch `fileno()` for reading; call `poll()` whenever it is readable, and
-once a second.
+registered with the flow reporter, and the actuator's commands become calls of the program's functions. It
+never blocks. Watch `fileno()` for reading; call `poll()` whenever it is readable, and once a second.
 """
 
 from __future__ import annotations
@@ -151,8 +150,7 @@ class Flow:
 class FlowEndpoint:
     """All flows of a program. `host` is needed only if one actuator serves several hosts. Not thread-safe.
 
-    `flows`, `control`: paths of the two sockets; None: those of `default_sockets`; empty: the socket is not
-    used.
+    `flows`, `control`: paths of the two sockets; None: those of `default_sockets`; empty: unused.
     """
 
     def __init__(self, flows: str | None = None, control: str | None = None, host: str | None = None) -> None:
@@ -178,13 +176,11 @@ class FlowEndpoint:
         pace: Pace | None = None,
         host: str | None = None,
     ) -> Flow:
-        """Add a connected TCP or UDP socket and return its flow. `host`: the flow's host, if not the
-        endpoint's.
+        """Add a connected TCP or UDP socket and return its flow. `host`: if not the endpoint's.
 
-        `move(port)` must move the flow to another source port. It returns the port in force, or None if
-        `Flow.moved` or `Flow.failed` will be called later; an exception is a refusal. `pace(rate)` must limit
-        the rate, bit/s (0: no limit). It returns the limit in force, or None if `Flow.paced` will be called
-        later.
+        `move(port)` must change the source port. It returns the port in force, or None if `Flow.moved` or
+        `Flow.failed` will be called later; an exception is a refusal. `pace(rate)` must limit the rate, bit/s
+        (0: no limit). It returns the limit in force, or None if `Flow.paced` will be called later.
         """
         protocol = "udp" if sock.type & 0xF == socket.SOCK_DGRAM else "tcp"
         flow = Flow(

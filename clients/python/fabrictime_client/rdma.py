@@ -65,8 +65,7 @@ class _Pair:
 class QueuePairs:
     """The queue pairs that the program has handed over. Call `serve` often.
 
-    Without a control socket, only calls of `move` and `pace` have an effect. Raises ImportError without
-    pyverbs.
+    Without a control socket, only `move` and `pace` have an effect. Raises ImportError without pyverbs.
     """
 
     def __init__(self, control: str | os.PathLike[str] | None = None) -> None:
@@ -125,8 +124,7 @@ class QueuePairs:
         raise QueuePairError("; ".join(refused))
 
     def pace(self, key: str, rate_bps: int) -> tuple[int, str]:
-        """Limit the rate of a queue pair, bit/s (0: no limit); return the limit in force, and the method
-        used.
+        """Limit the rate of a queue pair, bit/s (0: no limit); return the one in force, and the method.
 
         Raises QueuePairError if the device cannot pace.
         """

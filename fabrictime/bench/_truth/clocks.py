@@ -25,8 +25,7 @@ def walk(rate_ppb: Float64s, knots: int, wander_ppb_per_sqrt_s: float, rng: np.r
 class Clocks:
     """Clocks that each read its `epoch_ns` + t + `ahead_ns` at the time t since the start.
 
-    `begin_ns` [clocks] is `ahead_ns` at the start; its growth is the exact integral of the rates `ppb`,
-    [clocks, knots].
+    `begin_ns` [clocks] is `ahead_ns` at the start; it grows by the integral of `ppb`, [clocks, knots].
     """
 
     def __init__(

@@ -15,8 +15,7 @@ HOPS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class LeafSpine:
-    """A fabric of `nics`, one per host and spread evenly over `leaves`; a cable connects each leaf to each
-    spine.
+    """A fabric of `nics`, one per host, spread over `leaves`; a cable connects each leaf to each spine.
 
     Links are numbered in four tiers: out of hosts, up from leaves, down from spines, into hosts.
     """

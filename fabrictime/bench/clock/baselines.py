@@ -140,8 +140,7 @@ class Huygens:
         """Return the pair's line, or None if the filter leaves no sample in one direction.
 
         The machine gets x in units of half the window and y in units of half the gap between the clouds, both
-        relative to a rough line. So its margin is nearly along y, and the intercept, which it keeps small, is
-        almost 0.
+        relative to a rough line. So its margin is nearly along y, and the intercept is almost 0.
         """
         pure_forward, pure_reverse = self._pure(pair, pair.forward), self._pure(pair, pair.reverse)
         if not pure_forward.any() or not pure_reverse.any():

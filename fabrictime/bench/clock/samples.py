@@ -372,11 +372,9 @@ class _Fleet:
         )
 
     def _poisson(self, count: Int64s, group: NDArray[np.intp]) -> Float64s:
-        """Draw Poisson processes in a window: `count` points of each group, in ascending order within the
-        group.
+        """Draw Poisson processes in a window: `count` points of each group, ascending in the group.
 
-        Given their number n, the points are partial sums of n + 1 exponential gaps, divided by the sum of all
-        gaps.
+        Given their number n, the points are partial sums of n + 1 exponential gaps, divided by their sum.
         """
         gaps = np.cumsum(self.rng.standard_exponential(len(group) + len(count)))
         if not len(count):
@@ -405,8 +403,7 @@ class _Fleet:
         return total.T.astype(np.float64)
 
     def _stamped(self, t: Float64s) -> Int64s:
-        """Return stamps of `t` with noise, rounded to the clock's step, in columns that alternate a pair's
-        halves.
+        """Return stamps of `t` with noise, rounded to the clock's step, in columns of alternating halves.
 
         They are relative to the clock's epoch.
         """

@@ -1,8 +1,7 @@
 """Runs estimators over a scenario's windows and scores the errors of their clocks.
 
 An estimator is called with each `WindowInput` and returns a `Line` per clock. `Score` has the errors of all
-lines against the truth and the figures from them. `Fabrictime` is ours, through the functions that the stream
-workers call.
+lines against the truth and the figures from them. `Fabrictime` is ours, by the workers' functions.
 
 Fabric time is a gauge: a common shift of all clocks is no error. So the error between two clocks is the
 difference of their corrected readings. The error of one clock is against its domain's own time: the median,
@@ -231,8 +230,7 @@ class Score:
         return None
 
     def windows_to_recover(self, nic: int, first: int, limit_ns: float) -> int | None:
-        """Return how many windows pass until `nic` has recovered, counted from the window `first` as 1; None
-        if never.
+        """Return how many windows pass until `nic` recovers, with the window `first` as 1; None if never.
 
         It has recovered once it is SYNCED and, at every instant, within `limit_ns` of the median of the other
         SYNCED clocks of its domain.

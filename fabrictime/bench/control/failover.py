@@ -279,8 +279,7 @@ def _successive(
 def _failback(watch: Watch, progress: Progress) -> Value:
     """Return the longest time, s, that a flow stayed away although its own path was healthy again.
 
-    It is healthy once all hold-downs there have ended. All flows of the run count, whether they returned or
-    not.
+    It is healthy once all hold-downs there have ended. All flows of the run count.
     """
 
     def aways() -> tuple[list[Away], list[Away]]:

@@ -2,8 +2,7 @@
 
 The figure is the share of paths (two hosts' NICs, an announced source port, requests and answers) with
 exactly the links of the fabric's own route lookup, at rest and after a spine was moved at one leaf, and the
-time until then. A burst and the links' counters prove a sample of them. `flow_routes.py` adds the routes of
-flows.
+time until then. A burst and the links' counters prove a sample of them. `flow_routes.py` adds flows.
 """
 
 from __future__ import annotations

@@ -68,9 +68,8 @@ class Case:
     """A fault, and the rows that the page must show for it.
 
     `make` and `heal` create and remove it. `expected_kinds` maps each subject that must be shown to its kind;
-    `allowed` has further permitted rows. `slow` is the reason why it cannot be named within a second. With
-    `from_end`, times count from the end of `make` and `heal`, which take a while. With `stays`, the page
-    keeps the row.
+    `allowed` has further permitted rows. `slow`: why it cannot be named within a second. With `from_end`,
+    times count from the end of `make` and `heal`, which take a while. With `stays`, the page keeps the row.
     """
 
     subject: str

@@ -1,8 +1,7 @@
 """Reads the rows of the live page with their times: in Chromium, or through the page's own code.
 
 A `Sight` has the rows shown from a time on (ms of CLOCK_REALTIME). In a browser a row counts once it is
-painted. Otherwise it counts once the page's code has made it from the topics, which excludes transfer and
-painting.
+painted. Otherwise it counts once the page's code has made it from the topics, before transfer and painting.
 """
 
 from __future__ import annotations

@@ -241,8 +241,7 @@ def opened_ns(
 def delays(
     batches: list[tuple[int, ProbeColumns]],
 ) -> dict[tuple[str, str, int, int], tuple[float, int, int]]:
-    """Return the p99 of the forward delay, and the marked requests and replies, by (prober, peer, path,
-    DSCP).
+    """Return the p99 of the forward delay, and marked requests and replies, by (prober, peer, path, DSCP).
 
     The batches are encoded and decoded as on the wire, and one window holds them all.
     """

@@ -72,8 +72,7 @@ def profile(pid: int, seconds: float) -> Split | Missing:
 
 
 def split(lines: Iterable[str], used_s: Mapping[int, float]) -> tuple[dict[str, float], int]:
-    """Divide each thread's processor seconds by the kinds of its samples; return these and the number of
-    samples.
+    """Divide threads' processor seconds by their samples' kinds; return these and the number of samples.
 
     `lines` are in py-spy's raw format: frames from the outermost, separated by semicolons, and a count.
     """

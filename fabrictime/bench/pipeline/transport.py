@@ -1,9 +1,8 @@
 """Measures what a small message costs before any operator sees it: from the log through Faust into a counter.
 
-The log is filled beforehand with messages of 400 bytes. The worker is the product's, with a stage that
-counts and decodes nothing. The figure counts its processor time only, from the assignment of partitions to
-the last message. Each message has a record batch of its own, as agents write them; messages in large batches
-are a second figure.
+The log is filled beforehand with messages of 400 bytes. The product's worker has a stage that only counts.
+The figure counts its processor time only, from the assignment of partitions to the last message. Each message
+has a record batch of its own, as agents write them; messages in large batches are a second figure.
 """
 
 from __future__ import annotations

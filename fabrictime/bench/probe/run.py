@@ -115,8 +115,7 @@ def fastest(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, f
 def irtt_once(
     prober: FabricNic, responder: FabricNic, server: int, interval: str, seconds: float
 ) -> tuple[float, float]:
-    """Run irtt's client once; return the rate that it reaches, 1/s, and both sides' processor time per probe,
-    us.
+    """Run irtt's client once; return the rate that it reaches, 1/s, and both processor times per probe, us.
 
     The cost of a client that sends nothing, which is that of starting, is subtracted.
     """

@@ -77,8 +77,7 @@ class Answer(NamedTuple):
 def blind_s(answers: Iterable[Answer], fresh_s: float = FRESH_S) -> float:
     """Return the total time, s, over which commands and the page reported health without fresh evidence.
 
-    An answer counts for the time since the previous answer of the same name, but not before evidence was
-    stale.
+    An answer counts for the time since the previous answer of the same name, but not with fresh evidence.
     """
     blind = 0.0
     asked_s: dict[str, float] = {}

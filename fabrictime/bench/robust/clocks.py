@@ -1,8 +1,7 @@
 """Measures clocks that count from power-on against the same clocks near Unix time, and the bounds of all
 scenarios of the clock bench.
 
-Scenarios have simulated time, so load on the machine changes no figure. No rival runs here: `bench clock` has
-them.
+Time is simulated, so the machine's load changes no figure. No rival runs here: `bench clock` has them.
 """
 
 from __future__ import annotations

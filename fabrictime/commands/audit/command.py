@@ -77,8 +77,7 @@ def audit(
 
     With --bundle no command runs; checks whose source the bundle lacks are skipped.
 
-    Exit code 0: no error, 1: an error, 2: nothing could be checked, or a host did not answer. Nothing is
-    changed.
+    Exit code 0: no error, 1: an error, 2: nothing could be checked, or no answer. It changes nothing.
     """
     if context.invoked_subcommand is not None:
         return

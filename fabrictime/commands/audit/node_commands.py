@@ -30,8 +30,7 @@ def admit(
 ) -> None:
     """Say whether a job may start on these hosts, by their newest audit results.
 
-    Exit code 0: all are fit, 1: at least one is not, with the reasons, 2: not known. Nothing is
-    run or changed.
+    Exit code 0: all are fit, 1: one is not, with the reasons, 2: not known. It only reads.
     """
     from fabrictime.commands.audit import nodes as audit_nodes
 

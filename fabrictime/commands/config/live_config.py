@@ -97,8 +97,7 @@ def lines(records: Mapping[str, ActuatorConfig], host: str = EVERYONE) -> list[L
 def changed(
     record: ActuatorConfig | None, host: str, settings: Sequence[str], unset: Sequence[str] = ()
 ) -> ActuatorConfig:
-    """Return the successor of `record` with the given `NAME=VALUE` settings, and without the settings named
-    in `unset`.
+    """Return the successor of `record` with the given `NAME=VALUE` settings, and without those in `unset`.
 
     Raises ValueError for an invalid name or value, or if nothing would change.
     """
@@ -362,8 +361,7 @@ def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> LatencyR
 def with_rule(
     record: ActuatorConfig | None, host: str, name: str, rule: LatencyRule | None
 ) -> ActuatorConfig:
-    """Return the successor of `record` with this latency rule; if `rule` is None, without the rule called
-    `name`.
+    """Return the successor of `record` with this latency rule; `rule` None: without the one called `name`.
 
     Raises ValueError if there is no such rule to remove, or nothing would change.
     """

@@ -1,7 +1,6 @@
 """Compares the published records of a stage with those of a replay, by identity and field by field.
 
-Byte-identical values are not decoded, except with `newest_only` and in topics whose records contain local
-facts.
+Byte-identical values are not decoded, except with `newest_only` and in topics of local facts.
 """
 
 from __future__ import annotations
@@ -100,8 +99,7 @@ def compared(
 ) -> tuple[list[Difference], int]:
     """Return the differences in an interval, and the number of published outputs that are excused by gaps.
 
-    `edge_ns` has the same meaning as in `compare`. `newest_only`: only the last record of each identity
-    counts.
+    `edge_ns` is as in `compare`. `newest_only`: only the last record of each identity counts.
     """
     topics = {value[0] for value, _ in (*published, *replayed)}
     differing = {value for value, _ in published} ^ {value for value, _ in replayed}

@@ -5,9 +5,8 @@ The policy follows its recorded cycles; every other operator follows its recorde
 began shortly before the interval is replayed from its begin, and its output is the same to the byte. An older
 one begins `WARM_UP_NS` before the interval, like a new owner.
 
-A worker publishes steps twice a second, so its last outputs before its death have none. These outputs are
-counted, but are no difference; the same holds for outputs of an operator that cannot be replayed. Nothing is
-published.
+A worker publishes steps twice a second, so its last outputs before its death have none. These outputs, and
+those of an operator that cannot be replayed, are counted, but are no difference. Nothing is published.
 """
 
 from __future__ import annotations
@@ -215,9 +214,7 @@ class Operator:
             yield codec.decode(message.value or b"", topic.type, registry)
 
     def outputs(self, mark_ns: int) -> Iterator[tuple[int, Output]]:
-        """Yield (log time, output) for the messages appended before `mark_ns`. Stop at an error and keep it
-        in `error`.
-        """
+        """Yield (log time, output) for messages appended before `mark_ns`. Stop at an error, in `error`."""
         try:
             if self.runner is not None and not self.error:
                 yield from self.runner.run(mark_ns)
@@ -377,8 +374,7 @@ def changes_since(operators: Iterable[Operator], run: Replay) -> str:
 
 
 def operators_of(name: str, messages: Iterable[Message], count: int, run: Replay) -> list[Operator]:
-    """Return the operators of a stage that took a step in the interval or later, ordered by partition and
-    epoch.
+    """Return the operators of a stage with a step in the interval or later, ordered by partition and epoch.
 
     `messages` are those of `fabric.steps`; for the policy, those of `fabric.policy-cycles`. `count`: number
     of partitions of the stage's owner topic.

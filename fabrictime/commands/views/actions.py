@@ -1,8 +1,7 @@
 """Shows decisions in the terminal: cause, outcome, and suppressed actions.
 
 The command reads `fabric.decisions`, `fabric.actions`, `fabric.policy-cycles` and `fabric.config` from the
-log. It prints a table with the newest first, JSON, or a line per event. It needs neither history nor the web
-page.
+log. It prints a table with the newest first, JSON, or a line per event. It needs no history or page.
 """
 
 from __future__ import annotations
@@ -105,8 +104,7 @@ def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registr
 
 
 def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
-    """Show decisions and suppressed actions live until SIGINT. If stdout is no terminal, print a line per
-    event.
+    """Show decisions and suppressed actions live until SIGINT. Without a terminal, a line per event.
 
     Raises ValueError if the log cannot be read at the start.
     """

@@ -44,8 +44,7 @@ class Reader:
         self._reader.close()
 
     def catch_up(self, since_s: float) -> None:
-        """Read the inventory, and the clock offsets of the last `since_s`. If there are none, read the newest
-        that exist.
+        """Read the inventory, and the clock offsets of the last `since_s`. If none, the newest.
 
         Raises ValueError if the log does not answer or a topic does not exist.
         """
@@ -70,8 +69,7 @@ class Reader:
         return messages
 
     def _decode_newest_first(self, messages: list[Message]) -> None:
-        """Decode the newest messages of each partition, up to `STATES_DECODED` clock states, and add them to
-        the fleet.
+        """Decode the newest messages of each partition, up to `STATES_DECODED` clock states, for the fleet.
 
         They are added in the log's order, because append times may have stepped back.
         """
@@ -158,8 +156,7 @@ def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registr
 def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Show the clocks live until SIGINT. If stdout is no terminal, print a line per window.
 
-    Raises ValueError if the log cannot be read at the start. If it stops answering later, the shown age
-    grows.
+    Raises ValueError if the log cannot be read at the start. Later, the shown age grows.
     """
     from rich.console import Console
 

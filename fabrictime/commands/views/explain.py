@@ -89,8 +89,7 @@ def find(text: str, flows: Mapping[str, Flow], others: Iterable[str] = ()) -> st
     """Return the id of the one flow that `text` identifies: by its id, a part of it, or the address:port,
     host:port or :port of its source.
 
-    `others`: ids of flows of which only decisions are known. Raises ValueError if `text` fits no flow or
-    several.
+    `others`: ids of flows of which only decisions are known. Raises ValueError unless one flow fits.
     """
     if text in flows or text in others:
         return text

@@ -116,8 +116,7 @@ def main(
 
 
 def source_of(config: Config) -> TopologySource:
-    """Return the topology file of the settings, else that of the `up` that runs on the data directory, else
-    none.
+    """Return the topology file of the settings, else that of the data directory's `up`, else none.
 
     Raises TopologyError if it cannot be used.
     """

@@ -86,9 +86,7 @@ def _summary(picture: Picture) -> list[tuple[str, str]]:
 
 
 def _between(picture: Picture, tier: int) -> list[RenderableType]:
-    """Return a table of the cables from one tier to the next, with the number of paths up and down each
-    cable.
-    """
+    """Return a table of the cables from one tier to the next, with each cable's paths up and down."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,5 +1,4 @@
-"""Reads Chakra execution traces: protobuf files `NAME.RANK.et`, and their JSON form, one message a line.
-Pure.
+"""Reads Chakra execution traces: protobuf files `NAME.RANK.et`, and JSON, one message a line. Pure.
 
 Source of the format: mlcommons/chakra, schema/protobuf/et_def.proto. A file is a row of messages, each
 with its length before it: the metadata, then the nodes.

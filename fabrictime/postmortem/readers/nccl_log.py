@@ -1,8 +1,7 @@
 """Reads logs of `NCCL_DEBUG=INFO` and WARN of NCCL 2.18 to 2.30 and of RCCL, line by line. Pure.
 
-One reader serves all logs of a job: a process writes some facts before the line that states its rank.
-Source of the lines: NVIDIA/nccl, src/debug.cc, src/init.cc, src/transport/net.cc and net_ib, tags v2.18.3
-to v2.30.
+One reader serves all logs of a job: processes write facts before their rank. Source of the lines:
+NVIDIA/nccl, src/debug.cc, src/init.cc, src/transport/net.cc and net_ib, tags v2.18.3 to v2.30.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ class ClockTruth:
     """The behaviour of a NIC's clock.
 
     It reads true + offset_ns + drift_ppb * 1e-9 * (true - epoch_ns), plus its wander. If epoch_ns is 0, the
-    drift counts from the start of the prober. `wander_ppb_per_sqrt_s` is a random walk of the rate, drawn
-    from `seed`.
+    drift starts with the prober. `wander_ppb_per_sqrt_s` is a random walk of the rate, drawn from `seed`.
     """
 
     offset_ns: int

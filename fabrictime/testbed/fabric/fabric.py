@@ -187,8 +187,7 @@ class Fabric:
     def set_port(self, port: Port, up: bool, down: Iterable[tuple[str, str]] = ()) -> None:
         """Take a port down, or up with every address, neighbour and route that it lost by going down.
 
-        `down` has the (node, port) of ports that are still down; routes leave them out, as the kernel
-        demands.
+        `down` has the (node, port) of ports that are still down; routes omit them, as the kernel demands.
         """
         dead = set(down)
         self.generation += 1
@@ -211,8 +210,7 @@ class Fabric:
             raise FabricError(f"port {port}: {_line(error)}") from error
 
     def move(self, one: str, other: str, leaves: Collection[str] | None = None) -> list[str]:
-        """Exchange the places of two spines at some leaves, or at all if None; return the links that are
-        there now.
+        """Exchange the places of two spines at some leaves, or at all if None; return the links there now.
 
         At each leaf, the two spines' cables change ports at the spines. A cable keeps its addresses, as if an
         operator gave the spines' ports new ones. Raises ValueError, FabricError.

@@ -70,8 +70,7 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class Nexthop:
-    """The next hop of a route: `port`, and the `gateway` at its other end, None if the target is on the
-    cable.
+    """The next hop of a route: `port`, and the `gateway` at its other end, None on the cable.
 
     `onlink` says that no network of the port contains the gateway.
     """

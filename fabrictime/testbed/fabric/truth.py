@@ -128,11 +128,9 @@ class Truth:
         return [queued_bytes[port.node, port.name] for port in ports]
 
     def marked(self) -> dict[str, dict[int, int]]:
-        """Return the packets that switches have marked (CE) since the fabric was built, by link, then by
-        DSCP.
+        """Return the packets marked (CE) by switches so far, by link, then by DSCP.
 
-        A packet counts at the first port that marks it. The result is empty without traffic classes that are
-        marked.
+        A packet counts at the first port that marks it. It is empty without marked traffic classes.
         """
         if not any(traffic_class.mark_percent for traffic_class in self._fabric.settings.classes):
             return {}
@@ -203,9 +201,8 @@ class Truth:
     ) -> list[str]:
         """Return the directed links that a 5-tuple takes, as proven by a burst whose packets the links count.
 
-        The burst has a wrong checksum, so the far host drops it unseen. Other traffic may run; the burst
-        grows until one link per hop stands out. Raises PathUnclear, and ValueError for an invalid protocol or
-        port.
+        The burst has a wrong checksum, so the far host drops it unseen. Other traffic may run; it grows until
+        one link per hop stands out. Raises PathUnclear, and ValueError for an invalid protocol or port.
         """
         start, end = self._ends(source, destination, sport, dport, protocol)
         packets = _BURST_PACKETS

@@ -1,8 +1,7 @@
 """Runs unmodified MPI programs on a fabric: Open MPI with ranks on given hosts, each in its host's network.
 
 mpirun runs in the machine's network, and starts each rank through `fabrictime.testbed.jobs.mpi_rank`, which
-enters the host's namespace. The profiler of `native/mpi` is preloaded. The command works rootless and as
-root.
+enters the host's namespace. The profiler of `native/mpi` is preloaded. It works rootless and as root.
 """
 
 from __future__ import annotations

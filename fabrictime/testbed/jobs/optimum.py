@@ -75,8 +75,7 @@ def _fill(
 ) -> tuple[float, set[tuple[str, str]]]:
     """Increase the speed of all jobs by the largest step that the links allow; return it and the full links.
 
-    `speed` has each job's iterations per second per unit of the step. `left_bps` is reduced by what the step
-    uses.
+    `speed` has each job's iterations per second per unit of the step. The step reduces `left_bps`.
     """
     used = {link: sum(rate * loads[j].get(link, 0) for j, rate in speed.items()) for link in left_bps}
     step = min(left_bps[link] / bits for link, bits in used.items() if bits > 0)

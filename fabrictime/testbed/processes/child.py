@@ -1,8 +1,7 @@
 """Runs a function inside namespaces of its own, while the calling process stays outside.
 
 A forked child enters the namespaces, runs the function and ends. For tests and benches, whose process may
-have threads. The child has the caller's memory but none of its threads, so the function must not wait for
-them.
+have threads. The child has the caller's memory without its threads, so the function must not wait for them.
 """
 
 from __future__ import annotations

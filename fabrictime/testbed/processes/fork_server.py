@@ -1,8 +1,7 @@
 """Starts processes for flows and jobs within milliseconds, by forking a server that has loaded their code.
 
 The caller gets a Worker, whose standard input and output are pipes. A new interpreter per flow would take a
-tenth of a second of a processor, which on a small machine disturbs the measurement: probers starve and queues
-are published late.
+tenth of a second of a processor, which disturbs measurements on a small machine: probers starve.
 """
 
 from __future__ import annotations

@@ -107,8 +107,7 @@ def _set_session(nice: int) -> None:
 
 
 def keep_priority() -> Callable[[], None]:
-    """Raise this process's priority, so that its children may have theirs; return a function that restores
-    it.
+    """Raise this process's priority, for its children's; return a function that restores it.
 
     If this is not permitted, its children get lowered priorities in the same order. Call it before entering a
     user namespace, in which a process may only lower its priority.

@@ -1,9 +1,8 @@
 """Creates a user and a mount namespace for this process, without privilege or helper binary.
 
 The process can then create network namespaces, mounts them under /run/netns and hands them to its children,
-while its own network stays the machine's. It uses the standard library only, because it must run before any
-thread starts. As a program it checks whether namespaces are allowed (exit code 0, or 1 with the reason in one
-line).
+in the machine's network. It uses the standard library only, because it must run before any thread starts. As
+a program it checks whether namespaces are allowed (exit code 0, or 1 with the reason in one line).
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ def enter() -> None:
 
     Call it before any thread starts (importing numpy starts some). Afterwards this process is root inside,
     its children inherit both namespaces, /run holds its former content plus an empty /run/netns, and the
-    network is still the machine's. Raises NamespacesDenied, with the process unchanged, if the kernel or a
-    setting forbids it.
+    network is still the machine's. Raises NamespacesDenied, with the process unchanged, if forbidden.
     """
     if inside():
         return

@@ -87,8 +87,7 @@ def _state(host: Host) -> Iterator[Finding]:
 def _rate(host: Host) -> Iterator[Finding]:
     """Compare the rate of each active port with those of like cards; cards for storage have other rates.
 
-    A port with fewer lanes than the others has lost one. A port that alone has another rate has a cable of
-    another speed.
+    A port with fewer lanes than the others has lost one. A single other rate is another cable's.
     """
     groups: dict[str, dict[Port, Rate]] = defaultdict(dict)
     for port in ports(host):

@@ -1,8 +1,7 @@
 """Active checks between hosts: load with a partner, to several receivers, and around a ring.
 
-They run only in rounds of `fabrictime audit traffic`, which sets the order of the hosts in each round. The
-client of a flow reports its figures; streams/audit/traffic/pairs.py compares them across pairs and
-repetitions.
+They run only in rounds of `fabrictime audit traffic`, which sets the order of the hosts in each round.
+Clients report figures; streams/audit/traffic/pairs.py compares them across pairs and repetitions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Plans a host's flows in a round of traffic from the order of the hosts. Pure functions.
 
 In a round of pairs, host 2k is the client of host 2k + 1. In a fan the first host is the client of all the
-others. In a ring each host is the client of the next. The NICs of two hosts, sorted by rail and name, form
-pairs.
+others. In a ring each host is the client of the next. Two hosts' NICs, by rail and name, form pairs.
 """
 
 from __future__ import annotations

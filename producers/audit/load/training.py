@@ -1,9 +1,8 @@
 """Trains a small network on every GPU at once, and prints speed and loss of each as one line of JSON.
 
 It needs torch only, and imports nothing of fabrictime: `python3 training.py`, or with `--device cpu`. Each
-GPU has a process of its own. From a fixed seed all GPUs of one model compute the same bits, so that a
-different digest of the weights shows silent data corruption. Each process trains twice and compares its two
-digests.
+GPU has a process of its own. From a fixed seed all GPUs of one model compute the same bits, so another digest
+of the weights shows silent corruption. Each process trains twice and compares its two digests.
 
 The network has LAYERS square matrices of width d with tanh between them, no bias, and learns the function
 y = tanh(x T) of one fixed batch of b samples. A layer's forward pass takes 2 b d^2 operations, the gradient

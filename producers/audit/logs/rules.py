@@ -11,8 +11,7 @@ The rules are tables in `kernel_lines/`, apart from code. Each row has a `patter
 - `events`, `hours`: the fault counts from so many events within this time on;
 - `window_s`: lines within this time are one event.
 
-Patterns of rows with `drivers` ignore case. Named groups fill `{name}` in `text`; the group `subject` names
-the device.
+Patterns of rows with `drivers` ignore case. Groups fill `{name}` in `text`; `subject` names the device.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 It runs as a process of its own: the client is large, and a time-out of the caller must not leave the claim
 behind. The claim's name is fixed for each host; a claim that an earlier run left is deleted first. For a
-storage class that waits for the first consumer, the claim names the node, as the scheduler would do, so that
-provisioning begins.
+storage class that waits for the first consumer, the claim names the node, as a scheduler would.
 
 It needs the package `kubernetes` and the rights to create, get and delete persistentvolumeclaims in the
 namespace, and to list storageclasses.

@@ -1,9 +1,8 @@
 """Reports the jobs of this host whose RAS services answer, with or without our profiler.
 
 A thread finds the services and asks them; a query may take seconds. States of a job whose processes are
-connected go into the records of these. Each other job gets records of its own. The services of all hosts of
-a job give the same report, so the host of the job's lowest rank publishes each one, and the others publish
-seldom.
+connected go into the records of these. Each other job gets records of its own. The services of all hosts of a
+job give the same report, so the lowest rank's host publishes each, and others seldom.
 """
 
 from __future__ import annotations

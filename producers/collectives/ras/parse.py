@@ -1,7 +1,6 @@
 """Parses the reports of RAS services: JSON since NCCL 2.28.7, and text. Pure.
 
-The parsers accept any bytes, and use the parts that they recognise. NCCL 2.28.9 omits a comma in its JSON; it
-is inserted.
+The parsers accept any bytes, and use known parts. They insert the comma that NCCL 2.28.9 omits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Queries NCCL's RAS service on this host over TCP.
 
 The service answers lines that set protocol, time limit and format. Then it sends the report until it closes
-the connection. NCCL before 2.28.7 has no JSON and answers the request for it with an error; the report is
-then text.
+the connection. NCCL before 2.28.7 has no JSON and answers with an error; the report is then text.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 RoCE v2 packets are spread by their UDP source port. Soft-RoCE derives it from the queue pair number and
 ignores flow labels on UD; mlx5 and hns derive it from the address handle's flow label. InfiniBand packets are
-spread by LID path bits. The inputs are the RDMA device's ports in sysfs, its vendor and its queue pair
-numbers.
+spread by LID path bits. Inputs: the device's ports in sysfs, vendor and queue pair numbers.
 """
 
 from __future__ import annotations

@@ -232,8 +232,7 @@ class RdmaProbeService:
 def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = SYSFS) -> int:
     """Probe until SIGTERM or SIGINT.
 
-    Returns the exit code: 0 if stopped or if there is nothing to probe here (logged in one line), 2 if it
-    cannot start.
+    Returns the exit code: 0 if stopped or with nothing to probe (logged), 2 if it cannot start.
     """
     stop = StopRequest()
     stop.set_on_signals()

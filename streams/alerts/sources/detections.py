@@ -17,8 +17,7 @@ TEXT_GROWS: Final = frozenset({AlertKind.MISWIRED, AlertKind.UNMEASURED})
 class DetectionAlerts:
     """Alerts from `Detection`s. A detection that is repeated for an earlier time is ignored.
 
-    `forget_agent` is called with a host whose silent prober is not reported because the whole host is
-    dead.
+    `forget_agent` is called with a host whose silent prober is not reported because the host is dead.
     """
 
     def __init__(self, book: AlertBook, forget_agent: Callable[[str], None] = lambda host: None) -> None:

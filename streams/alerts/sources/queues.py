@@ -1,5 +1,4 @@
-"""Alerts from contention: queues that persist. A queue that follows from another cause belongs to that
-cause's alert.
+"""Alerts from contention: queues that persist. A queue of another cause belongs to its alert.
 
 A queue behind a dead cable belongs to the cable's alert, and a queue in a pause storm to the storm's.
 """
@@ -61,8 +60,7 @@ class QueueAlerts:
     def _cause_of(self, window: ContentionWindow) -> OpenAlert | None:
         """Return the alert about the cause of a queue; None if there is none.
 
-        The cause is a cable of the same switch that died just before, or a NIC that holds all traffic
-        back.
+        The cause is a cable of the same switch that just died, or a NIC that holds all traffic back.
         """
         for alert in sorted(self._book.open.values(), key=lambda a: (a.raised_ns, a.alert_id)):
             if _follows_death(window, alert) or _is_same_storm(window, alert):

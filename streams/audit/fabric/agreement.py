@@ -56,8 +56,7 @@ def egress(fabric: FabricRecords) -> Iterator[Found]:
 @warning("fabric.ecn", "Packets stay ECN-capable on the way")
 @remedy.monitor("Find the host or switch that clears the ECN field: firewall rules, tunnels, QoS policies")
 def ecn(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield a finding per NIC: FAILED if packets from or to it arrive without the ECN field they were sent
-    with.
+    """Yield a finding per NIC: FAILED if packets from or to it arrive without the ECN field sent.
 
     A NIC is named alone if it has at least two such peers and most of its pairs lose the field; other pairs
     are attributed to a link. If no packet arrives ECN-capable, probes are sent without the field, and the

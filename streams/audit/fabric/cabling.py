@@ -1,7 +1,6 @@
 """Compares cables with the plan in the topology file, and finds the swaps that mend them. Pure.
 
-Two cables that changed places are one cause, 'swap leaf3 port swp7 and port swp8', however many paths show
-them.
+Two cables that changed places are one cause, 'swap leaf3 port swp7 and port swp8', for any number of paths.
 """
 
 from __future__ import annotations
@@ -140,8 +139,7 @@ class Cabling:
 
 
 def _contradictions(fabric: FabricRecords) -> Iterator[tuple[End, tuple[End, str]]]:
-    """Yield the ends that traces contradict, each with its planned far end and the node that is actually
-    there.
+    """Yield the ends that traces contradict, each with its planned far end and the node that is there.
 
     A trace contradicts both cables that meet at a switch; routes combined tell which one is misplaced. Where
     they do not, each trace's own statement counts.

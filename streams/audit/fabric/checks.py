@@ -70,8 +70,7 @@ RULES: Final = tuple(map(rule_of, _FINDERS))
 def fabric_results(fabric: FabricRecords, scope: Scope, only: Iterable[str] = ()) -> list[AuditResult]:
     """Return the results of all checks of the fabric, or only of those with the ids in `only`.
 
-    Findings about links between switches have the host `fleet`. A fault that two of the checks find is one
-    error.
+    Findings about links between switches have the host `fleet`. A fault of two checks is one error.
     """
     check_ids = frozenset(only)
     cabling = cache(lambda: Cabling(fabric, traced_cables(fabric)))

@@ -114,8 +114,7 @@ def _fault(clock: ClockState) -> str:
 
 
 def _wander(windows: Sequence[ClockState]) -> str:
-    """Return how far a rate wanders from window to window, as text; empty if that does not matter or is
-    unknown.
+    """Return how far a rate wanders from window to window, as text; empty if irrelevant or unknown.
 
     The median of the changes ignores a single event. A change of r ppb moves a reading by r * T / 2 ns in
     half a window of T seconds, away from the line by which timestamps are corrected.

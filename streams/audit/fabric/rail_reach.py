@@ -1,7 +1,6 @@
 """Checks reachability within rails: each NIC must reach the rail's NICs of other hosts by its own device.
 
-Probes show it for the pairs that they measure. The routes that each NIC announces show it for all others.
-Pure.
+Probes show it for the pairs that they measure. NICs' routes show it for all others. Pure.
 """
 
 from __future__ import annotations

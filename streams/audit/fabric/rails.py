@@ -24,8 +24,7 @@ def rails(
 ) -> Iterator[Found]:
     """Yield a finding per NIC: FAILED if it is on the leaf of another rail, UNKNOWN if its leaf is unknown.
 
-    `leaf_of`: NIC to leaf; `actual`: each end of a traced cable to its far end; `swaps`: swaps that the plan
-    shows.
+    `leaf_of`: NIC to leaf; `actual`: each end of a traced cable to its far end; `swaps`: by the plan.
     """
     rail_of = {name: nic["rail"] for name, nic in fabric.nic_of.items()}
     if all(rail is None for rail in rail_of.values()):

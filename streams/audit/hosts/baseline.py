@@ -1,5 +1,4 @@
-"""Baselines: expected values of each SKU, saved from one run or learned from several, and compared with a
-run. Pure.
+"""Baselines: expected values by SKU, of one run or learned from several, and compared with a run. Pure.
 
 A baseline is a TOML file that a person can edit. It has a table per SKU, fact and device, with the allowed
 texts, or with a median, its MAD and optionally a tolerance.

@@ -59,8 +59,7 @@ class Series:
 def series_of(results: Iterable[AuditResult]) -> list[Series]:
     """Return the facts of the hosts, sorted by SKU, name and check; without those of parts over time.
 
-    Facts of the same name from two checks are separate: a host's all_reduce by NCCL and by RCCL are two
-    series.
+    Facts of the same name from two checks are separate: all_reduce by NCCL and by RCCL are two.
     """
     series_by_key: dict[tuple[str, str, str], Series] = {}
     for result in results:

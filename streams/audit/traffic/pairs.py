@@ -338,8 +338,7 @@ def _stragglers(work: _Evaluation) -> Iterator[Found]:
 def heat_map(
     rounds: Sequence[Round], hops: Sequence[FlowFigures], median_ms: float, limit_ms: float
 ) -> Iterator[tuple[int, str]]:
-    """Yield (index of the round, line) for each ring: a cell for the hop to each host, in the order of the
-    ring.
+    """Yield (index of the round, line) for each ring: a cell for the hop to each host, in ring order.
 
     A full cell is a hop at or above the limit, a low cell one at the median; `?` was not measured.
     """

@@ -1,8 +1,7 @@
 """Life cycle of link-health subjects: UP, GREY, FLAPPING, DOWN, and the records to publish.
 
 A subject is a cable, a NIC, a host, or a state of the whole shard. The table applies faults and revivals,
-changes states, counts flaps, and makes `LinkHealth` records. A subject's last record is enough to restore its
-state.
+changes states, counts flaps, and makes `LinkHealth` records. A subject's last record restores it.
 """
 
 from __future__ import annotations

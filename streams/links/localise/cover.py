@@ -92,8 +92,7 @@ class Suspicion:
 def against_links(evidence: PathTable, paths: NDArray[np.intp]) -> Suspicion:
     """Return the losses of `paths` that count against links.
 
-    A lost probe counts if it was sent after the last answer over the link, and if both NICs of the path
-    answered later.
+    A lost probe counts if it was sent after the last answer over the link, and both NICs answered later.
     """
     rows = evidence.rows[paths]
     floor, upto = _between(evidence, paths)

@@ -25,8 +25,7 @@ def estimate_demands(state: PolicyState) -> None:
     """Estimate demands and weights of all flows, and add the weights to the loads of their links.
 
     A flow is bottlenecked if its rate comes near the highest at a queue on its path: it gets an even share
-    there. A flow with a far lower rate has all it wants (max-min fairness: Bertsekas and Gallager, Data
-    Networks, 6.5).
+    there. A far slower flow has all it wants (max-min fairness: Bertsekas and Gallager, Data Networks, 6.5).
     """
     highest_bps: dict[str, float] = {}
     for flow in state.flows.values():

@@ -33,8 +33,7 @@ class MoveTracker:
     def recover(self, decisions: Iterable[Decision]) -> None:
         """Restore state from the `Decision`s of earlier epochs, in their order.
 
-        Flows that failover moved keep their home path, and steered flows their cooldown. All moves count
-        against the limits.
+        Flows that failover moved keep their home path, and steered flows their cooldown. All moves count.
         """
         state = self._state
         for decision in decisions:

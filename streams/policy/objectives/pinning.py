@@ -177,8 +177,7 @@ class UplinkPinning:
     def _path_by(self, state: PolicyState, flow: Flow, uplink: str) -> int | None:
         """Return a healthy path that uses an uplink and that the flow has not left recently, or None.
 
-        The planned load must fit every link of the path, or be clearly below that of the worst link that the
-        flow leaves.
+        The planned load must fit every link of the path, or be clearly below the worst link's that it leaves.
         """
         left = {links for _, links in flow.steered}
         before = state.loads.max_share(flow.links[1:-1])

@@ -188,8 +188,7 @@ class PacingFeedback:
 
         `granted_bps`: rate of all `flows` together under an even split. `limited`: whether a flow sends at
         its pace. `queue_ns`: delay at the link. `over_target`: whether the delay exceeds its target.
-        `last_raise_ns`: time of the last raise at any receiver of the same jobs; a job waits for its slowest
-        receiver.
+        `last_raise_ns`: time of the last raise at any receiver of the same jobs; jobs wait for the slowest.
         """
         rules = self.rules
         self._granted_share = min(1.0, granted_bps / self.rate_bps)

@@ -201,8 +201,7 @@ class _Consumer(driver.Consumer):
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """Seek all partitions to their committed offsets, or to the beginning of a log that was replaced.
 
-        In a replaced log, Faust itself would ignore all messages below the old committed offset, and commit
-        nothing.
+        In a replaced log, Faust would ignore messages below the old committed offset, and commit nothing.
         """
         thread: Any = self._thread
         committed: dict[Any, Any] = dict(await super().seek_to_committed())

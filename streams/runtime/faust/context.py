@@ -194,8 +194,7 @@ class WorkerContext:
         return await self.send_bytes(topic.name, key, codec.encode(topic.type, record, self.registry))
 
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
-        """Pass an encoded record, or a tombstone (None), to the producer; return an awaitable for the
-        acknowledgement.
+        """Pass an encoded record, or None, to the producer; return an awaitable for its acknowledgement.
 
         Raises ValueError for a record that is too large for the log.
         """

@@ -44,8 +44,7 @@ async def send_reject(context: WorkerContext, message: Message, reader: str, err
     """Publish the `Reject` of a message, and wait until the log has acknowledged it.
 
     For an `error` other than `BadRecord` and `BadBatch`, the reject names the error's class and code
-    location. Rejects beyond `RejectBudget` are only counted, so that a flood of bad messages does not fill
-    the log.
+    location. Rejects beyond `RejectBudget` are only counted, so no flood fills the log.
     """
     context.rejected += 1
     budget = context.reject_budget

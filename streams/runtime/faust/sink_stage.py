@@ -1,8 +1,6 @@
-"""Runs a stage that turns the messages of one topic into rows. Positions are committed once the store has the
-rows.
+"""Runs a stage that turns the messages of one topic into rows. It commits positions once they are stored.
 
-While the store is unavailable, no more messages are read: the backlog stays in the log and does not fill
-memory.
+While the store is unavailable, no more messages are read: the backlog stays in the log, not in memory.
 """
 
 from __future__ import annotations

@@ -38,8 +38,7 @@ TASKS: Final = Path("/proc/self/task")
 
 
 class CpuTimeClock:
-    """A clock in seconds that runs at `BUSY_WEIGHT` while a thread of this process runs or waits for a
-    processor.
+    """A clock in seconds that runs at `BUSY_WEIGHT` while a thread here runs or waits for a processor.
 
     It runs at full speed where the kernel does not report scheduling times.
     """
