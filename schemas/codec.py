@@ -75,16 +75,16 @@ class RecordSchema(TypedDict):
 
 
 class Registry(Protocol):
-    """A schema registry: returns ids for our schemas, and schemas for the ids of other writers."""
+    """A schema registry: returns ids for our schemas, and the schemas of other writers."""
 
     def __hash__(self) -> int:
         """Hash by identity, as the schemas of ids are cached per registry."""
 
-    def id_of(self, name: str, schema: Mapping[str, Any]) -> int:
-        """Return the id under which `schema` is registered for record `name`."""
+    def id_of(self, name: str, schema: Mapping[str, Any]) -> int | None:
+        """Return the id under which `schema` is registered; None if messages carry fingerprints instead."""
 
-    def schema_of(self, schema_id: int) -> Mapping[str, Any]:
-        """Return the writer's schema with this id. Raises KeyError if the registry has none."""
+    def schema_of(self, schema_id: int | bytes) -> Mapping[str, Any]:
+        """Return the writer's schema with this id or fingerprint. Raises KeyError if there is none."""
 
 
 @cache
@@ -151,9 +151,10 @@ def _writer(written: bytes) -> _Writer:
 
 def header(name: str, registry: Registry | None = None) -> bytes:
     """Return the bytes before the Avro body of a record `name`, in single-object or Confluent format."""
-    if registry is None:
+    schema_id = None if registry is None else registry.id_of(name, raw_schema(name))
+    if schema_id is None:
         return SINGLE_OBJECT + fingerprint_of(name)
-    return b"\x00" + registry.id_of(name, raw_schema(name)).to_bytes(4, "big")
+    return b"\x00" + schema_id.to_bytes(4, "big")
 
 
 def name_of(record: str | type[Any]) -> str:
@@ -314,7 +315,9 @@ def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[_Writ
             raise BadRecord("TRUNCATED", f"{name}: {len(data)} bytes, expected a header of {HEADER_BYTES}")
         written = data[2:HEADER_BYTES]
         if written not in _schemas():
-            raise BadRecord("UNKNOWN_SCHEMA", f"{name}: fingerprint {written.hex()} is none of ours")
+            if registry is None:
+                raise BadRecord("UNKNOWN_SCHEMA", f"{name}: fingerprint {written.hex()} is none of ours")
+            return _registered(written, name, registry), HEADER_BYTES
         writer = _writer(written)
         if writer.name != name:
             raise BadRecord("UNKNOWN_SCHEMA", f"{name}: message holds a {writer.name}")
@@ -332,25 +335,28 @@ def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[_Writ
     )
 
 
-_registered_writers: WeakKeyDictionary[Registry, dict[int, _Writer]] = WeakKeyDictionary()
-"""Writers' schemas by registry and id. A registry never changes the schema of an id."""
+_registered_writers: WeakKeyDictionary[Registry, dict[int | bytes, _Writer]] = WeakKeyDictionary()
+"""Writers' schemas by registry and id or fingerprint. A registry never changes the schema of an id."""
 
 
-def _registered(schema_id: int, name: str, registry: Registry) -> _Writer:
+def _registered(schema_id: int | bytes, name: str, registry: Registry) -> _Writer:
+    shown = schema_id.hex() if isinstance(schema_id, bytes) else schema_id
     writers = _registered_writers.setdefault(registry, {})
     writer = writers.get(schema_id)
     if writer is None:
         try:
             schema = registry.schema_of(schema_id)
         except KeyError as error:
-            raise BadRecord("UNKNOWN_SCHEMA", f"{name}: registry has no schema {schema_id}") from error
+            raise BadRecord("UNKNOWN_SCHEMA", f"{name}: registry has no schema {shown}") from error
         try:
             written = _fingerprint(schema)
+            if isinstance(schema_id, bytes) and written != schema_id:
+                raise ValueError(f"its fingerprint is {written.hex()}")
             writer = writers[schema_id] = _writer(written) if written in _schemas() else _Writer(schema)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
                 fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:  # fmt: skip
             raise BadRecord(
-                "UNKNOWN_SCHEMA", f"{name}: schema {schema_id} of the registry: {error}"[:300]
+                "UNKNOWN_SCHEMA", f"{name}: schema {shown} of the registry: {error}"[:300]
             ) from error
     if writer.name != name:
         raise BadRecord("UNKNOWN_SCHEMA", f"{name}: message holds a {writer.name}")

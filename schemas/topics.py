@@ -392,6 +392,16 @@ REJECTS: Final = Topic(
     writers=("map", "solve", "sink", "actuator"),
     readers=("sink",),
 )
+SCHEMAS: Final = Topic(
+    "fabric.schemas",
+    "fingerprint",
+    dict[str, Any],
+    "Avro schemas of all versions that write, as JSON",
+    Partitions.ONE,
+    None,
+    compacted=True,
+)
+"""No topic of the contract, as its values are no records; see `schemas.kafka.schema_log`."""
 
 TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic

@@ -1,17 +1,46 @@
-"""Creates the topics that the settings describe."""
+"""Creates the topics that the settings describe, and publishes the schemas of this version."""
 
 from __future__ import annotations
 
+import json
+from typing import Final
+
 from fabrictime.runtime.config import Config
+from schemas import codec
 from schemas.kafka.admin import create_topics
+from schemas.kafka.publisher import Publisher
+from schemas.kafka.schema_log import read_schemas
 from schemas.kafka.settings import KafkaSettings
+from schemas.topics import SCHEMAS
+
+FLUSH_S: Final = 10.0
 
 
 def create(cluster: KafkaSettings, config: Config) -> list[str]:
-    """Create the topics of the settings, or check existing ones. Returns a line each. Raises TopicsError."""
-    return create_topics(
+    """Create the topics that the settings describe, or check existing ones; publish missing schemas.
+
+    Returns one line per topic. Raises TopicsError, or another ValueError if the log does not answer.
+    """
+    replication = config.up.topic_replication
+    lines = create_topics(
         cluster,
         partitions=config.log.partitions,
-        replication=config.up.topic_replication,
+        replication=replication,
         retention_hours=config.log.retention_hours,
     )
+    return [*lines, publish_schemas(cluster, replication)]
+
+
+def publish_schemas(cluster: KafkaSettings | str, replication: int = 1) -> str:
+    """Publish the schemas of this version that `fabric.schemas` lacks, and return a line of text.
+
+    Raises TopicsError, LogUnavailable or PublishFailed.
+    """
+    create_topics(cluster, replication=replication, topics={SCHEMAS.name: SCHEMAS})
+    present = read_schemas(cluster)
+    missing = {key: schema for key, schema in codec.released_schemas().items() if key not in present}
+    publisher = Publisher(cluster)
+    for fingerprint, schema in missing.items():
+        publisher.send(SCHEMAS.name, fingerprint.hex(), json.dumps(schema, separators=(",", ":")).encode())
+    publisher.flush(FLUSH_S)
+    return f"{SCHEMAS.name}: is there, {len(missing)} schemas published"

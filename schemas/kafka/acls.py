@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemas.topics import TOPICS
+from schemas.topics import SCHEMAS, TOPICS
 
 GROUPS: Final = {"actuator": "fabrictime-act-"}
 """Prefix of a service's consumer groups, where it differs from the common one."""
@@ -45,10 +45,10 @@ def acls_of(service: str) -> list[Acl]:
         operations = tuple(operation for operation, users in rights if service in users)
         if operations:
             names.setdefault(("Describe", *operations), []).append(name)
+    names.setdefault(("Describe", "Read"), []).append(SCHEMAS.name)
     acls = [Acl(operations, "topic", tuple(names[operations])) for operations in sorted(names)]
-    if any("Read" in operations for operations in names):
-        acls.append(Acl(("Read",), "group", (GROUPS.get(service, COMMON_GROUPS),), is_prefix=True))
-    return acls
+    group = GROUPS.get(service, COMMON_GROUPS)
+    return [*acls, Acl(("Read",), "group", (group,), is_prefix=True)]
 
 
 def command_lines(service: str, principal: str) -> Iterator[str]:

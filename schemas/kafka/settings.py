@@ -169,10 +169,12 @@ class KafkaSettings(StrictModel):
             options |= {"sasl_plain_username": self.sasl_username, "sasl_plain_password": password}
         return options
 
-    def registry(self) -> codec.Registry | None:
-        """Return a client of the schema registry; None if there is none. Raises ValueError."""
+    def registry(self) -> codec.Registry:
+        """Return a client of the schema registry; without one, the schemas on the log. Raises ValueError."""
         if self.schema_registry_url is None:
-            return None
+            from schemas.kafka.schema_log import log_schemas
+
+            return log_schemas(self)
         from schemas.kafka.registry import ConfluentRegistry
 
         password = _secret("schema_registry_password_file", self.schema_registry_password_file)

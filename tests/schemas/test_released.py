@@ -9,10 +9,17 @@ import sys
 import warnings
 from pathlib import Path
 
+import fastavro
+import numpy as np
 import pytest
 
 from schemas import codec
+from schemas.kafka.message import Message
+from schemas.records import PathQueueing
 from schemas.topics import TOPICS
+from streams.delays.messages import decode_messages
+from streams.runtime.columnar import decode_columnar
+from tools import release_schemas
 
 with warnings.catch_warnings():
     # the judge warns about properties of ours that it does not know
@@ -181,6 +188,98 @@ def test_a_newer_writer_with_a_further_field_and_symbol(honest, registry):
         changed("Nic", newer), {**honest("Nic"), "colour": "red", "stamp": "OPTICAL"}, registry
     )
     assert codec.decode(message, "Nic", registry) == {**honest("Nic"), "stamp": "UNKNOWN"}
+
+
+def newer_schema(schema):
+    """A schema of a later version: each record has a further field, each enum a further symbol."""
+    if isinstance(schema, list):
+        return [newer_schema(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {key: newer_schema(part) if key in ("type", "items") else part for key, part in schema.items()}
+    if schema.get("type") == "enum":
+        changed["symbols"] = [*schema["symbols"], "LATER"]
+    if schema.get("type") == "record":
+        changed["fields"] = [
+            *map(newer_schema, schema["fields"]),
+            {"name": "later", "type": "string", "default": ""},
+        ]
+    return changed
+
+
+def newer_record(schema, record, enums):
+    """A record as a writer of `newer_schema` may send it: with the further fields and symbols alone."""
+    if isinstance(schema, str):
+        schema = enums.get(schema.rpartition(".")[2], schema)
+    if isinstance(schema, list):
+        branch = next(part for part in schema if part != "null")
+        return None if record is None else newer_record(branch, record, enums)
+    if isinstance(schema, str) or isinstance(schema["type"], (dict, list)):
+        return record if isinstance(schema, str) else newer_record(schema["type"], record, enums)
+    if schema["type"] == "array":
+        return [newer_record(schema["items"], item, enums) for item in record]
+    if schema["type"] == "record":
+        fields = {field["name"]: newer_record(field["type"], record[field["name"]], enums)
+                  for field in schema["fields"]}  # fmt: skip
+        return {**fields, "later": "red"}
+    return "LATER" if schema["type"] == "enum" else record
+
+
+def without_later(node):
+    if isinstance(node, list):
+        return list(map(without_later, node))
+    if isinstance(node, dict):
+        return {key: without_later(part) for key, part in node.items() if key != "later"}
+    return node
+
+
+def newer_message(name, record, registry):
+    """A message of a later version, whose schema is published, and the record that we are to read."""
+    schema, enums = codec.raw_schema(name), enums_of(codec.raw_schema(name))
+    later = newer_schema(schema)
+    fingerprint = codec._fingerprint(later)
+    registry.schemas[fingerprint] = release_schemas.without_docs(later)
+    sent = newer_record(schema, record, enums)
+    value = codec.SINGLE_OBJECT + fingerprint + codec._written(name, sent, fastavro.parse_schema(later))
+    return value, without_later(without_newer_fields(schema, sent, enums))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_of_a_later_version_are_read_without_what_it_added(name, honest, registry):
+    value, expected = newer_message(name, honest(name), registry)
+    if name == "Nic":
+        assert expected["stamp"] == "UNKNOWN"
+    assert codec.decode(value, name, registry) == codec.decode(value, name, registry) == expected
+    assert registry.asked == 1
+
+
+def test_native_decoders_read_records_of_a_later_version(honest, registry):
+    batch = {**honest("ProbeBatch"), "samples": []}
+    probes, key = newer_message("ProbeBatch", batch, registry)[0], batch["nic"]
+    batches, rejected = decode_messages([Message(1, "fabric.probes", 0, 0, key, probes)], registry)
+    assert not rejected
+    assert batches.head(0)[0] == key
+    value, expected = newer_message("PathQueueing", honest("PathQueueing"), registry)
+    read = decode_columnar(value, PathQueueing, registry)
+    assert {
+        name: list(part) if isinstance(part, np.ndarray) else part for name, part in read.items()
+    } == expected
+
+
+def test_a_later_version_that_published_no_schema_is_refused(honest, registry):
+    value, _ = newer_message("Nic", honest("Nic"), registry)
+    registry.schemas.clear()
+    with pytest.raises(codec.BadRecord, match=r"registry has no schema [0-9a-f]{16}$") as refused:
+        codec.decode(value, "Nic", registry)
+    assert refused.value.reason == "UNKNOWN_SCHEMA"
+
+
+def test_a_published_schema_with_another_fingerprint_is_refused(honest, registry):
+    value, _ = newer_message("Nic", honest("Nic"), registry)
+    registry.schemas[value[2 : codec.HEADER_BYTES]] = codec.raw_schema("Nic")
+    with pytest.raises(codec.BadRecord, match="its fingerprint is") as refused:
+        codec.decode(value, "Nic", registry)
+    assert refused.value.reason == "UNKNOWN_SCHEMA"
 
 
 def test_a_writer_without_a_required_field(honest, registry):

@@ -45,7 +45,7 @@ def secure(files, **given):
 def test_a_plain_address_needs_no_other_option():
     assert as_settings("h:1").confluent_options() == {"bootstrap.servers": "h:1", **REFRESH}
     assert as_settings("h:1").aiokafka_options() == {"bootstrap_servers": "h:1", "metadata_max_age_ms": 2000}
-    assert as_settings("h:1").registry() is None
+    assert as_settings("h:1").registry().id_of("Nic", {}) is None, "messages carry fingerprints"
     assert publisher_options("h:1") == {
         "bootstrap.servers": "h:1",
         "partitioner": "murmur2_random",

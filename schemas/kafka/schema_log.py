@@ -1,0 +1,74 @@
+"""The topic `fabric.schemas`: the schemas of all versions of fabrictime that write to a log.
+
+`fabrictime topics create` publishes the schemas of its version there, before a process of that version
+writes. So an older process reads records of a newer one, by Avro's schema resolution. The key is the
+fingerprint in hexadecimal digits, the value the schema as JSON: no message is needed to read it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from schemas.kafka.reader import BEGINNING, LogUnavailable, TopicReader
+from schemas.kafka.settings import KafkaSettings, as_settings
+from schemas.topics import SCHEMAS
+
+READ_EVERY_S: Final = 10.0
+"""Least time between two reads: messages with made-up fingerprints must not keep a process reading."""
+
+_log = logging.getLogger(__name__)
+
+
+def read_schemas(cluster: KafkaSettings | str) -> dict[bytes, Mapping[str, Any]]:
+    """Return the schemas on the topic by fingerprint; rows that are none are left out, with a line in the
+    log. Raises LogUnavailable.
+    """
+    schemas: dict[bytes, Mapping[str, Any]] = {}
+    with TopicReader.open(cluster, {SCHEMAS: BEGINNING}) as reader:
+        for message in reader.read_to_end():
+            try:
+                schemas[bytes.fromhex(message.key)] = json.loads(message.value or b"")
+            except (ValueError, RecursionError) as error:
+                _log.warning("%s@%d: no schema: %s", SCHEMAS.name, message.offset, error)
+    return schemas
+
+
+class LogSchemas:
+    """Implements `codec.Registry` with the topic: it is read when a message needs a schema of it."""
+
+    def __init__(self, cluster: KafkaSettings | str) -> None:
+        """Read nothing yet."""
+        self._cluster = as_settings(cluster)
+        self._schemas: dict[bytes, Mapping[str, Any]] = {}
+        self._read_s = -READ_EVERY_S
+        self._lock = threading.Lock()
+
+    def id_of(self, name: str, schema: Mapping[str, Any]) -> None:
+        """Return None: our messages carry fingerprints."""
+
+    def schema_of(self, schema_id: int | bytes) -> Mapping[str, Any]:
+        """Return the schema with this fingerprint. Raises KeyError if the topic has none, or cannot be
+        read."""
+        if isinstance(schema_id, int):
+            raise KeyError(f"schema {schema_id}: no schema registry is set")
+        with self._lock:
+            now_s = time.monotonic()
+            if schema_id not in self._schemas and now_s - self._read_s >= READ_EVERY_S:
+                self._read_s = now_s
+                try:
+                    self._schemas = read_schemas(self._cluster)
+                except LogUnavailable as error:
+                    _log.warning("schema %s: %s", schema_id.hex(), error)
+        return self._schemas[schema_id]
+
+
+@cache
+def log_schemas(cluster: KafkaSettings) -> LogSchemas:
+    """Return the process's only reader of a cluster's schemas."""
+    return LogSchemas(cluster)

@@ -1,0 +1,96 @@
+"""The topic of schemas: a later version publishes its own, and processes that run read them when needed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fabrictime.bench._pipeline import embedded_log
+from fabrictime.runtime.topics_admin import publish_schemas
+from schemas import codec
+from schemas.kafka import schema_log
+from schemas.kafka.publisher import Publisher
+from schemas.kafka.schema_log import LogSchemas, log_schemas, read_schemas
+from schemas.kafka.settings import as_settings
+from schemas.topics import SCHEMAS
+from tools.release_schemas import without_docs
+
+RELEASED = codec.released_schemas()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[str]:
+    with embedded_log(tmp_path, 2) as bootstrap:
+        yield bootstrap
+
+
+def later_nic() -> tuple[bytes, Any]:
+    """The fingerprint and schema of a Nic with a further field."""
+    schema = json.loads(json.dumps(without_docs(codec.raw_schema("Nic"))))
+    schema["fields"].append({"name": "later", "type": "string", "default": ""})
+    return codec._fingerprint(schema), schema
+
+
+def send(log: str, *rows: tuple[str, bytes | None]) -> None:
+    publisher = Publisher(log)
+    for key, value in rows:
+        publisher.send(SCHEMAS.name, key, value)
+    publisher.flush(10)
+
+
+def test_released_schemas_are_published_once(log: str) -> None:
+    assert publish_schemas(log) == f"fabric.schemas: is there, {len(RELEASED)} schemas published"
+    assert publish_schemas(log) == "fabric.schemas: is there, 0 schemas published"
+    assert read_schemas(log) == RELEASED
+
+
+def test_a_running_process_reads_a_later_schema_once_it_is_needed(
+    log: str, honest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fingerprint, schema = later_nic()
+    body = codec.encode("Nic", honest("Nic"))[codec.HEADER_BYTES :] + b"\x06red"
+    message = codec.SINGLE_OBJECT + fingerprint + body
+    registry = LogSchemas(log)
+    assert registry.id_of("Nic", schema) is None
+    with pytest.raises(codec.BadRecord, match="registry has no schema"):  # the topic is missing
+        codec.decode(message, "Nic", registry)
+    publish_schemas(log)
+    send(log, (fingerprint.hex(), json.dumps(schema).encode()))
+    with pytest.raises(codec.BadRecord, match="registry has no schema"):  # it was read just now
+        codec.decode(message, "Nic", registry)
+    monkeypatch.setattr(schema_log, "READ_EVERY_S", 0.0)
+    assert codec.decode(message, "Nic", registry) == honest("Nic")
+    # the topic is read no more for it
+    monkeypatch.setattr(schema_log, "read_schemas", lambda cluster: pytest.fail("read again"))
+    assert codec.decode(message, "Nic", registry) == honest("Nic")
+
+
+def test_rows_that_are_no_schema_cost_a_line_in_the_log(log: str, caplog: pytest.LogCaptureFixture) -> None:
+    publish_schemas(log)
+    fingerprint, schema = later_nic()
+    send(log, ("no fingerprint", b"{}"), ("00" * 8, b"{"), ("11" * 8, None), ("22" * 8, b"[" * 100_000))
+    send(log, (fingerprint.hex(), json.dumps(schema).encode()), ("33" * 8, b"[1]"))
+    with caplog.at_level(logging.WARNING):
+        schemas = read_schemas(log)
+    assert schemas[fingerprint] == schema
+    assert caplog.text.count("no schema") == 4
+    for key in (b"\x22" * 8, b"\x33" * 8):
+        with pytest.raises(codec.BadRecord, match="Nic: ") as refused:
+            codec.decode(codec.SINGLE_OBJECT + key + b"body", "Nic", LogSchemas(log))
+        assert refused.value.reason == "UNKNOWN_SCHEMA"
+
+
+def test_ids_of_a_schema_registry_are_unknown_without_one() -> None:
+    with pytest.raises(codec.BadRecord, match="registry has no schema 7") as refused:
+        codec.decode(b"\x00\x00\x00\x00\x07", "Nic", LogSchemas("127.0.0.1:9"))
+    assert refused.value.reason == "UNKNOWN_SCHEMA"
+
+
+def test_a_process_has_one_reader_of_a_cluster() -> None:
+    assert as_settings("h:1").registry() is as_settings("h:1").registry() is log_schemas(as_settings("h:1"))
+    assert as_settings("h:2").registry() is not as_settings("h:1").registry()
