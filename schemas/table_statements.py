@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from schemas.tables import DATABASE, DAYS, DELAYS, DELAYS_1S, DIRECTIONS, ROLLUP_VIEW, TABLES
+from schemas.tables import DATABASE, DAYS, DELAYS, DELAYS_1S, DIRECTIONS, ROLLUP_VIEW, TABLES, Table
+
+_SYMBOL: Final = re.compile(r"'\w+' = -?\d+")
 
 CREATED: Final = (
     "SELECT t.name, t.create_table_query, c.columns FROM system.tables AS t LEFT JOIN (SELECT table, "
@@ -51,16 +54,39 @@ def missing(
             continue
         if not columns[name] >= set(table.column_names):
             statements.append(table.add_columns(database))
+        statements += _widened(table, queries[name], database)
         # ClickHouse writes an interval as a function. If a version does not, ALTER changes nothing.
         if f"TTL toDateTime({table.time}) + toIntervalDay({days[name]})" not in queries[name]:
             statements.append(alter[name])
     if ROLLUP_VIEW not in queries:
         statements.append(create_rollup_view(database))
+    elif not columns[ROLLUP_VIEW] >= set(TABLES[DELAYS_1S].column_names):
+        statements.append(f"ALTER TABLE {database}.{ROLLUP_VIEW} MODIFY QUERY {_rollup(database)}")
+    return statements
+
+
+def _widened(table: Table, query: str, database: str) -> list[str]:
+    """Return the statements that give the enums of an existing table the symbols that it lacks.
+
+    Symbols of a later release stay, so an earlier sink can insert after it.
+    """
+    statements = []
+    for column in table.columns:
+        present = re.search(rf"`{column.name}` Enum8\(([^)]*)\)", query)
+        if present and set(_SYMBOL.findall(column.type)) - set(_SYMBOL.findall(present[1])):
+            change = f"MODIFY COLUMN `{column.name}` {column.type}"
+            statements.append(f"ALTER TABLE {database}.{table.name} {change}")
     return statements
 
 
 def create_rollup_view(database: str = DATABASE) -> str:
-    """Return the CREATE statement of the view that fills `delays_1s` from each block inserted into `delays`.
+    """Return the CREATE statement of the view that fills `delays_1s` from blocks inserted into `delays`."""
+    view = f"CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.{ROLLUP_VIEW} TO {database}.{DELAYS_1S} AS"
+    return f"{view}\n{_rollup(database)}"
+
+
+def _rollup(database: str) -> str:
+    """Return the query of that view.
 
     The writer sends no block with two rows of one identity, or with only a part of a record. A row has few
     buckets, so that joining the arrays and adding up by distinct bucket is three times as fast as sumMap.
@@ -81,7 +107,6 @@ def create_rollup_view(database: str = DATABASE) -> str:
         for side in DIRECTIONS
     )
     return (
-        f"CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.{ROLLUP_VIEW} TO {database}.{DELAYS_1S} AS\n"
         f"SELECT {key}, g_shard AS shard, g_start AS window_start, g_end AS window_end, g_state AS state,\n"
         "  g_paths AS paths, g_samples AS count, g_lost AS lost, g_no_t3 AS no_t3,\n"
         "  g_forward_min AS forward_min_ns, g_reverse_min AS reverse_min_ns, g_rtt_min AS rtt_min_ns,\n"

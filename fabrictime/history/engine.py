@@ -376,6 +376,7 @@ def _write_config(directory: Path, settings: HistorySettings) -> Path:
       <query>GRANT ALL ON {tables.DATABASE}.*</query>
       <query>GRANT SELECT ON system.*</query>
       <query>GRANT TABLE ENGINE ON *</query>
+      <query>GRANT READ, WRITE ON DISK</query>
     </grants></{WRITER}>
   </roles>
 </clickhouse>
@@ -390,6 +391,10 @@ def _write_config(directory: Path, settings: HistorySettings) -> Path:
   <timezone>UTC</timezone>
   <tmp_path>{escape(str(temporary))}/</tmp_path>
   <user_directories><users_xml><path>{escape(str(users))}</path></users_xml></user_directories>
+  <storage_configuration><disks><backups>
+    <type>local</type><path>{escape(str(directory / "backups"))}/</path>
+  </backups></disks></storage_configuration>
+  <backups><allowed_disk>backups</allowed_disk></backups>
 </clickhouse>
 """,
         encoding="utf-8",

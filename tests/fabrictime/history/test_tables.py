@@ -102,3 +102,60 @@ def test_an_older_table_gets_the_new_columns_and_keeps_its_rows(client):
     rows = client.query(f"SELECT clock, offset_ns, {', '.join(new)} FROM fabrictime.clocks").result_rows
     assert rows == [("a", 5.0, 0.0, "NONE", 0.0, 0, 0.0, 0.0, "ensemble")]
     assert client.query("SELECT count() FROM fabrictime.suspects").result_rows == [(0,)]
+
+
+def setup(client):
+    """Set the tables up as a sink does before its first insert; return the statements that were needed."""
+    created = client.query(table_statements.CREATED.format(database=tables.DATABASE)).result_rows
+    statements = table_statements.missing(created, tables.DAYS)
+    for statement in statements:
+        client.command(statement)
+    return statements
+
+
+def test_an_older_table_gets_the_symbols_and_figures_of_this_version(client):
+    """A sink of an earlier version made table and view; rows that it stored stay."""
+    older = tables.TABLES["clocks"].create(tables.DAYS["clocks"]).replace(", 'MERGED' = 5", "")
+    insert = (
+        "INSERT INTO fabrictime.clocks (clock, window, window_start, event) VALUES ('a', {}, now(), '{}')"
+    )
+    client.command("DROP TABLE fabrictime.clocks")
+    client.command(older)
+    client.command(insert.format(1, "STEP"))
+    view = table_statements.create_rollup_view()
+    client.command("DROP VIEW fabrictime.delays_1s_view")
+    client.command(view.replace(" g_lost AS lost,", ""))
+    assert len(setup(client)) == 2
+    assert setup(client) == []
+    client.command(insert.format(2, "MERGED"))
+    assert client.query("SELECT event FROM fabrictime.clocks ORDER BY window").result_rows == [
+        ("STEP",),
+        ("MERGED",),
+    ]
+    client.command(
+        "INSERT INTO fabrictime.delays (nic, peer, window, window_start, lost) VALUES ('a', 'b', 1, now(), 7)"
+    )
+    assert client.query("SELECT sum(lost) FROM fabrictime.delays_1s").result_rows == [(7,)]
+
+
+def test_a_table_of_a_later_version_is_left_as_it_is(client):
+    """After a rollback this version inserts into tables with further columns and symbols."""
+    later = (
+        tables.TABLES["clocks"]
+        .create(tables.DAYS["clocks"])
+        .replace("'MERGED' = 5", "'MERGED' = 5, 'LATER' = 6")
+    )
+    client.command("DROP TABLE fabrictime.clocks")
+    client.command(later)
+    client.command("ALTER TABLE fabrictime.clocks ADD COLUMN later Float64")
+    client.command(
+        "INSERT INTO fabrictime.clocks (clock, window, window_start, event) VALUES ('a', 1, now(), 'LATER')"
+    )
+    assert setup(client) == []
+    client.command(
+        "INSERT INTO fabrictime.clocks (clock, window, window_start, event) VALUES ('a', 2, now(), 'STEP')"
+    )
+    rows = client.query("SELECT event, later FROM fabrictime.clocks ORDER BY window").result_rows
+    assert rows == [("LATER", 0.0), ("STEP", 0.0)]
+    client.command("DROP TABLE fabrictime.clocks")
+    setup(client)
