@@ -11,7 +11,7 @@ import typer
 
 from fabrictime.commands.audit.baseline import baseline_app
 from fabrictime.commands.audit.collectives import collectives
-from fabrictime.commands.audit.node_commands import act, admit, repairs
+from fabrictime.commands.audit.node_commands import act, admit, repairs, webhook
 from fabrictime.commands.audit.traffic import traffic
 from fabrictime.commands.options import (
     AuditRunName,
@@ -138,4 +138,5 @@ audit_app.command("collectives")(collectives)
 audit_app.command("gate")(admit)
 audit_app.command("act")(act)
 audit_app.command("repairs")(repairs)
+audit_app.command("webhook")(webhook)
 audit_app.command("traffic")(traffic)

@@ -1,7 +1,8 @@
-"""The commands `fabrictime audit gate`, `fabrictime audit act` and `fabrictime audit repairs`."""
+"""The commands `fabrictime audit gate`, `act`, `repairs` and `webhook`: what follows from audit results."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -106,4 +107,31 @@ def repairs(
         breaker = table.breaker_line(records, live, settings.actuators.nodes)
         table.show(table.selected(records, names or (), everything=everything), breaker, as_json=as_json)
     except ValueError as error:
+        stop(str(error))
+
+
+@with_settings
+def webhook(
+    settings: Any,
+    certificate: Annotated[Path, typer.Option(metavar="FILE", help="Certificate of the webhook, PEM.")],
+    key: Annotated[Path, typer.Option(metavar="FILE", help="Its private key, PEM.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address of the webhook; port 0 takes a free one.")
+    ] = "127.0.0.1:8443",
+) -> None:
+    """Serve Kubernetes' admission webhook: refuse gangs that are pinned to unfit nodes.
+
+    Refuses only objects labelled fabrictime.io/preflight=required; warns about all others. Nothing is
+    changed.
+    """
+    from fabrictime.audit.webhook_server import serve
+
+    host, _, port = listen.rpartition(":")
+    nodes = settings.actuators.nodes
+    try:
+        if not host or not port.isdecimal():
+            raise ValueError(f"--listen {listen!r}: expected HOST:PORT")
+        address = host.strip("[]"), int(port)
+        serve(running_log(settings), address, certificate, key, nodes.max_age_s, nodes.hosts)
+    except (ValueError, OverflowError) as error:
         stop(str(error))
