@@ -1,9 +1,9 @@
 """Answers Kubernetes' admission reviews: whether a pod or a gang can run on nodes that the audit found fit.
 
-Only pods that are limited to nodes by name are judged: by `nodeName`, which passes the scheduler by, or by
+Only pods that are limited to nodes by name are checked: by `nodeName`, which passes the scheduler by, or by
 the label `kubernetes.io/hostname` and the field `metadata.name` in node selector and required node affinity.
 All other pods are the scheduler's task, which sees the taint of a drained node. All templates of an object
-are judged together, so a gang is refused as a whole. In doubt an object is admitted, with a warning.
+are checked together, so a gang is refused as a whole. In doubt an object is admitted, with a warning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_WARNING: Final = 240
 MAX_NODES: Final = 4
 """Number of nodes that a text names."""
 
-Judge = Callable[[str], HostFitness]
+Evaluate = Callable[[str], HostFitness]
 """Returns the fitness of a node."""
 
 
@@ -43,7 +43,7 @@ class Template(NamedTuple):
     spec: Mapping[str, Any]
 
 
-def answer(review: Any, judge: Judge, fault: str = "") -> dict[str, Any]:
+def answer(review: Any, evaluate: Evaluate, fault: str = "") -> dict[str, Any]:
     """Return the AdmissionReview that answers a request. Raises BadReview.
 
     `fault`: why the fitness of nodes is not known; everything is admitted then.
@@ -55,8 +55,8 @@ def answer(review: Any, judge: Judge, fault: str = "") -> dict[str, Any]:
     texts: list[str] = []
     refused: list[str] = []
     if request.get("operation") == "CREATE":
-        for template, is_required in _judged(_mapping(request.get("object"))):
-            is_bad, text = _verdict(template, judge, fault)
+        for template, is_required in _to_check(_mapping(request.get("object"))):
+            is_bad, text = _verdict(template, evaluate, fault)
             if text:
                 (refused if is_bad and is_required else texts).append(text)
     response: dict[str, Any] = {"uid": uid, "allowed": not refused}
@@ -68,8 +68,8 @@ def answer(review: Any, judge: Judge, fault: str = "") -> dict[str, Any]:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 
-def _judged(root: Mapping[str, Any]) -> Iterator[tuple[Template, bool]]:
-    """Yield the templates of an object that ask for a judgement, and whether they require fit nodes."""
+def _to_check(root: Mapping[str, Any]) -> Iterator[tuple[Template, bool]]:
+    """Yield the templates of an object that are to be checked, and whether they require fit nodes."""
     own = _asked(_mapping(root.get("metadata")))
     for template in templates(root):
         asked = _asked(template.metadata) or own
@@ -123,7 +123,7 @@ def _nodes_of_terms(terms: list[Any]) -> frozenset[str] | None:
     return frozenset(nodes) if terms else None
 
 
-def _verdict(template: Template, judge: Judge, fault: str) -> tuple[bool, str]:
+def _verdict(template: Template, evaluate: Evaluate, fault: str) -> tuple[bool, str]:
     """Return whether no fit node is left for a template, and what is to be said about its nodes."""
     nodes = nodes_of(template.spec)
     if not nodes:
@@ -131,7 +131,7 @@ def _verdict(template: Template, judge: Judge, fault: str) -> tuple[bool, str]:
     where = f"{template.path}: " if template.path else ""
     if fault:
         return False, f"{where}fitness of {_shown(sorted(nodes))} was not checked: {fault}"
-    verdicts = {node: judge(node) for node in sorted(nodes)}
+    verdicts = {node: evaluate(node) for node in sorted(nodes)}
     unfit = [node for node, one in verdicts.items() if one.fitness is Fitness.UNFIT]
     if unfit:
         reasons = ", ".join(verdicts[unfit[0]].reasons)

@@ -65,7 +65,7 @@ class NodeVerdicts:
         with self._lock:
             self._audits.forget(now_ns - self._max_age_ns)
 
-    def judge(self, node: str) -> HostFitness:
+    def evaluate(self, node: str) -> HostFitness:
         """Return the fitness of a node now."""
         host = self._host_by_node.get(node, node)
         with self._lock:
@@ -96,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
             if not 0 <= size <= MAX_BODY:
                 raise ValueError(f"Content-Length {size}: expected at most {MAX_BODY}")
             review = json.loads(self.rfile.read(size))
-            reply = webhook.answer(review, self._verdicts.judge, self._verdicts.fault)
+            reply = webhook.answer(review, self._verdicts.evaluate, self._verdicts.fault)
         except (ValueError, RecursionError) as error:
             self.close_connection = True
             self._send(400, {"error": str(error)[:300]})

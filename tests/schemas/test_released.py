@@ -245,7 +245,7 @@ def newer_message(name, record, registry):
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_records_of_a_later_version_are_read_without_what_it_added(name, honest, registry):
+def test_records_of_a_later_version_are_read_without_its_additions(name, honest, registry):
     value, expected = newer_message(name, honest(name), registry)
     if name == "Nic":
         assert expected["stamp"] == "UNKNOWN"

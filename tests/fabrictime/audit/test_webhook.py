@@ -17,7 +17,7 @@ from tests.examples import examples
 REASONS = {Fitness.UNFIT: ("backend.carrier: mlx5_0 is down",), Fitness.UNKNOWN: ("no result",)}
 
 
-def judge(node: str) -> HostFitness:
+def evaluate(node: str) -> HostFitness:
     """Nodes b1, b2, … are unfit, u1, u2, … unknown, all others fit."""
     fitness = {"b": Fitness.UNFIT, "u": Fitness.UNKNOWN}.get(node[:1], Fitness.FIT)
     return HostFitness(node, fitness, REASONS.get(fitness, ()))
@@ -46,7 +46,7 @@ def field(*nodes: str) -> dict[str, Any]:
 
 
 def response(root: Any, fault: str = "", operation: str = "CREATE") -> dict[str, Any]:
-    reply = answer(review(root, operation), judge, fault)
+    reply = answer(review(root, operation), evaluate, fault)
     assert (reply["apiVersion"], reply["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     body: dict[str, Any] = reply["response"]
     assert body["uid"] == "7"
@@ -99,7 +99,7 @@ def test_the_scheduler_may_still_choose_a_fit_node() -> None:
     assert body["warnings"] == ["b1: 1 of 3 nodes are unfit: backend.carrier: mlx5_0 is down"]
 
 
-def test_what_is_not_known_admits_with_a_warning() -> None:
+def test_an_unknown_fitness_admits_with_a_warning() -> None:
     assert response(pod("required", nodeName="u1"))["warnings"] == ["u1: no verdict of an audit"]
     body = response(pod("required", nodeName="b1"), fault="log k:9092: no answer")
     assert body["allowed"]
@@ -171,9 +171,9 @@ KEYS = st.sampled_from(
     "requiredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms matchExpressions matchFields key "
     f"operator values ownerReferences kind {PREFLIGHT} {HOSTNAME}".split()
 )
-WORDS = st.sampled_from(["In", "required", "off", HOSTNAME, "metadata.name", "b1", "n1", "DaemonSet"])
+STRINGS = st.sampled_from(["In", "required", "off", HOSTNAME, "metadata.name", "b1", "n1", "DaemonSet"])
 ANY = st.recursive(
-    SCALARS | WORDS,
+    SCALARS | STRINGS,
     lambda part: st.lists(part, max_size=4) | st.dictionaries(KEYS, part, max_size=6),
     max_leaves=40,
 )
@@ -182,17 +182,17 @@ ANY = st.recursive(
 @given(root=ANY, operation=SCALARS | st.just("CREATE"))
 @settings(max_examples=examples(500))
 def test_any_object_is_answered(root: Any, operation: Any) -> None:
-    reply = answer(review(root, operation), judge)["response"]
+    reply = answer(review(root, operation), evaluate)["response"]
     assert reply["allowed"] or reply["status"]["message"].count("unfit")
     assert reply["allowed"] or "required" in json.dumps(root)
 
 
 @given(ANY)
 @settings(max_examples=examples(500))
-def test_what_is_no_review_is_refused(root: Any) -> None:
+def test_another_body_is_refused(root: Any) -> None:
     for bad in (root, {"request": root}, {"request": {"object": root, "uid": ""}}):
         with pytest.raises(BadReview, match=r"request\.uid: missing"):
-            answer(bad, judge)
+            answer(bad, evaluate)
 
 
 def test_a_deep_object_is_answered() -> None:

@@ -40,20 +40,20 @@ def take_repair(verdicts: NodeVerdicts, state: RepairState | None) -> None:
 
 def test_drains_and_failed_audits_make_a_node_unfit_until_they_end() -> None:
     verdicts, now_ns = NodeVerdicts(7200.0, {"n1": "h1"}), time.time_ns()
-    assert verdicts.judge("n1").fitness is Fitness.UNKNOWN
+    assert verdicts.evaluate("n1").fitness is Fitness.UNKNOWN
     audited(verdicts, *run_of("h1"), at_ns=now_ns)
-    assert verdicts.judge("n1").fitness is Fitness.FIT
+    assert verdicts.evaluate("n1").fitness is Fitness.FIT
     take_repair(verdicts, RepairState.DRAINING)
-    assert verdicts.judge("n1").reasons == ("drained: 2 ECC errors",)
+    assert verdicts.evaluate("n1").reasons == ("drained: 2 ECC errors",)
     take_repair(verdicts, RepairState.ENDED)
-    assert verdicts.judge("n1").fitness is Fitness.FIT
+    assert verdicts.evaluate("n1").fitness is Fitness.FIT
     take_repair(verdicts, RepairState.OPEN)
     take_repair(verdicts, None)
-    assert verdicts.judge("n1").fitness is Fitness.FIT
+    assert verdicts.evaluate("n1").fitness is Fitness.FIT
     audited(verdicts, *run_of("h1", "r2", ["node.ecc"]), at_ns=now_ns + 1)
-    assert verdicts.judge("n1").fitness is Fitness.UNFIT
+    assert verdicts.evaluate("n1").fitness is Fitness.UNFIT
     verdicts.forget(now_ns + 7_300_000_000_000)
-    assert verdicts.judge("n1").fitness is Fitness.UNKNOWN
+    assert verdicts.evaluate("n1").fitness is Fitness.UNKNOWN
 
 
 def write_certificate(folder: Path, name: str) -> None:
