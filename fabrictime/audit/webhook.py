@@ -59,12 +59,14 @@ def answer(review: Any, evaluate: Evaluate, fault: str = "") -> dict[str, Any]:
             is_bad, text = _verdict(template, evaluate, fault)
             if text:
                 (refused if is_bad and is_required else texts).append(text)
-    response: dict[str, Any] = {"uid": uid, "allowed": not refused}
-    if texts:
-        response["warnings"] = [text[:MAX_WARNING] for text in dict.fromkeys(texts)][:MAX_WARNINGS]
-    if refused:
-        message = "; ".join(dict.fromkeys(refused))[: 4 * MAX_WARNING]
-        response["status"] = {"code": 403, "reason": "Forbidden", "message": message}
+    warnings = [text[:MAX_WARNING] for text in dict.fromkeys(texts)][:MAX_WARNINGS]
+    message = "; ".join(dict.fromkeys(refused))[: 4 * MAX_WARNING]
+    response = {
+        "uid": uid,
+        "allowed": not refused,
+        **({"warnings": warnings} if warnings else {}),
+        **({"status": {"code": 403, "reason": "Forbidden", "message": message}} if refused else {}),
+    }
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 

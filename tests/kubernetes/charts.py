@@ -52,6 +52,7 @@ SETS: dict[str, dict[str, Any]] = {
         "pods": {"podAnnotations": {"team": "fabric"}, "env": [{"name": "TZ", "value": "UTC"}]},
         "autoscaling": {"kind": "keda", "kedaAuthentication": "kafka"},
         "drain": {"enabled": True},
+        "preflight": {"enabled": True, "annotations": {"cert-manager.io/inject-ca-from": "fabrictime/ca"}},
         "networkPolicy": {
             "enabled": True,
             "metricsFrom": [{"namespaceSelector": {}}],

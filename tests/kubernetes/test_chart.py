@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kubernetes_validate import utils
 
+from fabrictime.audit.webhook import PREFLIGHT
 from fabrictime.commands.cli import app
 from fabrictime.runtime import config, service
 from schemas.topics import TOPICS
@@ -64,6 +65,7 @@ SWITCHES = (
     "topics.create",
     "agent.enabled",
     *(f"services.{name}.enabled" for name in VALUES["services"] if name != "notify"),
+    "preflight.enabled",
     "podDisruptionBudget.enabled",
     "networkPolicy.enabled",
     "podMonitor.enabled",
@@ -130,7 +132,10 @@ def test_objects_have_one_name_and_labels_of_the_release(name):
     assert len(set(names)) == len(names)
     for each in rendered(name):
         assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "fabrictime"
-        is_cluster = each["kind"] in ("ClusterRole", "ClusterRoleBinding", "SecurityContextConstraints")
+        is_cluster = each["kind"] in {
+            *("ClusterRole", "ClusterRoleBinding", "SecurityContextConstraints"),
+            "ValidatingWebhookConfiguration",
+        }
         assert each["metadata"].get("namespace") == (None if is_cluster else "fabrictime")
         if "selector" in each.get("spec", {}) and "template" in each["spec"]:
             pod = each["spec"]["template"]["metadata"]["labels"]
@@ -140,7 +145,7 @@ def test_objects_have_one_name_and_labels_of_the_release(name):
 def test_the_services_are_those_of_the_compose_file():
     ours = {name for name, each in COMPOSE.items() if each.get("command", [""])[0] == "service"}
     pods = pod_specs(rendered("everything"))
-    assert set(pods) == ours | {"agent", "notify", "drain"}
+    assert set(pods) == ours | {"agent", "notify", "drain", "preflight"}
     for name in {*ours, "notify"}:
         [container] = pods[name]["containers"]
         assert name in service.SERVICES
@@ -201,6 +206,8 @@ def test_secrets_are_mounted_where_they_are_read_and_nowhere_else(name):
                 files.append(tables["web"]["login"]["users_file"])
             if pod == "notify":
                 files += [each["url_file"] for each in tables["notify"]["receivers"].values()]
+            if pod == "preflight":
+                files.append("/run/secrets/preflight/tls.crt")
             expected = {str(Path(file).parent) for file in files if file}
             assert {mount for mount in mounts if mount.startswith("/run/secrets")} == expected, pod
         for volume in spec["volumes"]:
@@ -335,6 +342,24 @@ def test_the_only_role_holds_the_calls_of_the_drain():
     assert granted == {rights[call] for call in calls}
     assert not [each for each in rendered("default") if "Role" in each["kind"]]
     assert manifest("everything", "ClusterRoleBinding")["subjects"][0]["namespace"] == "fabrictime"
+
+
+def test_the_webhook_is_off_by_default_and_fails_open(tmp_path):
+    assert not [each for each in rendered("default") if "Webhook" in each["kind"]], "off by default"
+    [webhook] = manifest("everything", "ValidatingWebhookConfiguration")["webhooks"]
+    assert (webhook["failurePolicy"], webhook["timeoutSeconds"]) == ("Ignore", 2)
+    assert webhook["namespaceSelector"] == {"matchLabels": {PREFLIGHT: "enabled"}}
+    service = manifest("everything", "Service", "preflight")
+    address = {**webhook["clientConfig"]["service"]}
+    assert address.pop("port") == service["spec"]["ports"][0]["port"]
+    assert address == {"name": service["metadata"]["name"], "namespace": "fabrictime"}
+    [container] = pod_specs(rendered("everything"))["preflight"]["containers"]
+    arguments = dict(option.removeprefix("--").split("=") for option in container["args"][2:])
+    command = typer.main.get_command(app).commands["audit"].commands["webhook"]
+    assert set(arguments) <= {option.removeprefix("--") for each in command.params for option in each.opts}
+    assert arguments["listen"].endswith(f":{container['ports'][0]['containerPort']}")
+    done = charts.template({"preflight": {"enabled": True}, "secrets": {"preflight": ""}}, tmp_path)
+    assert "secrets.preflight: expected the Secret" in done.stderr
 
 
 def test_workers_scale_by_lag_up_to_the_partitions(tmp_path):
