@@ -23,6 +23,7 @@ Generated from `schemas/` by `tools/topics_doc.py`.
 Kafka is fabrictime's public interface: subscribe to any of these. Values are Avro, single-object encoding
 (`C3 01`, eight bytes of CRC-64-AVRO fingerprint, body), or the Confluent wire format where a schema registry
 is set. Keys are raw UTF-8, partitioned by murmur2. All topics carry LogAppendTime; times are nanoseconds.
+Schemas by fingerprint, as JSON: `fabric.schemas`, for all versions that write to the log.
 """
 
 
