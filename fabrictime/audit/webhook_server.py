@@ -22,11 +22,11 @@ from fabrictime.audit import webhook
 from fabrictime.audit.node_log import MARGIN_S
 from schemas import codec
 from schemas.kafka.message import Message
-from schemas.kafka.reader import BEGINNING, TopicReader, back
+from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import Repair, RepairState
 from schemas.stop_request import StopRequest
-from schemas.topics import AUDIT, REPAIRS
+from schemas.topics import AUDIT, REPAIRS, Topic
 
 MAX_BODY: Final = 4 * 1024 * 1024
 """Largest body of a request; an object of Kubernetes has at most 1.5 MB."""
@@ -177,7 +177,7 @@ def _follow(
     verdicts: NodeVerdicts, cluster: KafkaSettings, server: Server, max_age_s: float, stopping: StopRequest
 ) -> None:
     registry = cluster.registry()
-    starts = {AUDIT: back(max_age_s + MARGIN_S), REPAIRS: BEGINNING}
+    starts: dict[Topic[Any], Start] = {AUDIT: back(max_age_s + MARGIN_S), REPAIRS: BEGINNING}
     forget_s = 0.0
     with TopicReader.open(cluster, starts) as reader:
         for message, record in reader.decoded(reader.read_to_end(), registry, _on_reject):
