@@ -21,7 +21,7 @@ from streams.diagnosis.network.link_loads import link_loads, max_pairs
 from streams.diagnosis.network.outliers import find_outliers
 from streams.diagnosis.network.view import NetworkView
 from streams.diagnosis.no_cause import without_cause
-from streams.diagnosis.record import make_record, missing_evidence
+from streams.diagnosis.record import add_details, make_record, missing_evidence
 from streams.diagnosis.rules import DiagnosisRules
 from streams.diagnosis.verdicts.configuration import delay_mismatch, own_pacing, rail_mismatch
 from streams.diagnosis.verdicts.flows import (
@@ -57,18 +57,30 @@ def diagnose(
 
     Pass the case to `learn` to update the job's baseline, number and `since_ns`; `evaluate` does both.
     """
-    return _diagnosis(_case(job, network, begin_ns, end_ns, rules))
+    case = _case(job, network, begin_ns, end_ns, rules)
+    diagnosis = _diagnosis(case)
+    add_details(case, diagnosis)
+    return diagnosis
 
 
 def evaluate(
     job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None = None
 ) -> Diagnosis:
     """Return the verdict about a job in its next interval, and record the interval in the job's view."""
+    case, diagnosis = evaluate_case(job, network, begin_ns, end_ns, rules)
+    add_details(case, diagnosis)
+    return diagnosis
+
+
+def evaluate_case(
+    job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None = None
+) -> tuple[Case, Diagnosis]:
+    """Do as `evaluate`, but return the case and a record without details, which `add_details` adds."""
     case = _case(job, network, begin_ns, end_ns, rules)
     note_pauses(case)
     diagnosis = _diagnosis(case, settles=True)
     learn(case, diagnosis)
-    return diagnosis
+    return case, diagnosis
 
 
 def learn(case: Case, diagnosis: Diagnosis) -> None:

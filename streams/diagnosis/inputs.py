@@ -37,10 +37,11 @@ from schemas.topics import (
     Topic,
 )
 from schemas.unexpected import DATA_ERRORS, refusal
-from streams.diagnosis.diagnose import evaluate
+from streams.diagnosis.diagnose import evaluate_case
 from streams.diagnosis.job.view import JobView, LastVerdict
 from streams.diagnosis.network.table_routes import TableRoutes
 from streams.diagnosis.network.view import NetworkView
+from streams.diagnosis.record import add_details
 from streams.diagnosis.rules import KEEP_NS, DiagnosisRules
 from streams.runtime.fabric_tables import FabricTables
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Output, Past, records_of
@@ -336,15 +337,16 @@ class DiagnosisInputs(Operator):
         if end_ns == job.end_ns and not is_over:
             return None, False
         tick = view.number = now_ns // TICK_NS
-        record = evaluate(view, self._network, end_ns - DIAGNOSIS_INTERVAL_NS, end_ns, self._rules)
+        begin_ns = end_ns - DIAGNOSIS_INTERVAL_NS
+        case, record = evaluate_case(view, self._network, begin_ns, end_ns, self._rules)
         job.end_ns = end_ns
         verdict = (str(record["verdict"]), record["subject"])
         due = tick // PUBLISH_TICKS
         if verdict == job.verdict and due == job.published and not is_over:
             return None, False
         full_tick = tick // (WHOLE_TICKS if record["verdict"] == Verdict.HEALTHY else FAULT_WHOLE_TICKS)
-        if verdict == job.verdict and full_tick == job.full_tick and not is_over:
-            record["time_splits"], record["flows"] = [], []
+        if verdict != job.verdict or full_tick != job.full_tick or is_over:
+            add_details(case, record)
         job.verdict, job.published, job.full_tick = verdict, due, full_tick
         record["flows"] = record["flows"][:MAX_FLOWS]
         return record, is_over

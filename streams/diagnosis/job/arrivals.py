@@ -78,6 +78,9 @@ def group_medians(group: Ints, count: int, values: Floats) -> Floats:
     medians = np.full(count, np.nan)
     if has_value.any():
         group, values = group[has_value], values[has_value]
+        if values.min() == values.max():  # as where no rank waits to be launched
+            medians[group] = values[0]
+            return medians
         by_value = np.argsort(values)  # equal values may take any order
         column = group[by_value]
         by_group = np.argsort(column.astype(np.uint16) if count <= _MAX_RADIX else column, kind="stable")

@@ -22,6 +22,8 @@ class RowTimes(NamedTuple):
     """Operations of all ranks, one element per operation. Times are in ns; NaN: unknown."""
 
     rank: Ints
+    order: Ints
+    """Numbers of the operations sorted by rank, then by begin."""
     rows: Rows
     duration: Floats
     inside: Floats
@@ -141,7 +143,7 @@ def _apart(of: RowTimes, count: int) -> Floats:
     begin = (column - column.min(initial=column[0] if len(column) else 0)).astype(np.float64)
     end = begin + of.duration
     span = end.max() + 1.0 if len(end) else 1.0
-    order = np.lexsort((begin, of.rank))
+    order = of.order
     first, last = (times[order] + of.rank[order] * span for times in (begin, end))
     former = np.concatenate(([0.0], np.maximum.accumulate(last)[:-1])) if len(last) else last
     alone = np.clip(last - np.maximum(first, former), 0.0, None)

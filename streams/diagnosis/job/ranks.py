@@ -175,6 +175,7 @@ def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int)
     for batch in inside:
         nics.update(dict.fromkeys(batch.nics))
     late_ns = newest.append_ns - newest.end_ns - lag_ns
+    growth = _growth(process, inside)
     return Rank(
         number=number,
         process=newest.process,
@@ -188,20 +189,26 @@ def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int)
         ended=process.ended_before(end_ns),
         ended_ns=process.ended_at(end_ns),
         late_ns=late_ns if late_ns > LATE_NS else 0,
-        dropped=_growth(process, inside, "dropped"),
-        invalid=_growth(process, inside, "invalid"),
-        ignored=_growth(process, inside, "ignored"),
+        dropped=growth[0],
+        invalid=growth[1],
+        ignored=growth[2],
         activity=newest.activity,
     )
 
 
-def _growth(process: Process, inside: list[Batch], name: str) -> int:
-    """Return the growth of a process's counter within the interval."""
-    if not inside:
-        return 0
+def _growth(process: Process, inside: list[Batch]) -> tuple[int, int, int]:
+    """Return by how much the counts of dropped and refused events and of ignored calls grew in the interval."""
+    if not inside or not any(counts := _counts(inside[-1])):
+        return 0, 0, 0
     first = inside[0]
     base = process.before(first.number) or (first if first.number else None)
-    return max(0, int(getattr(inside[-1], name)) - (int(getattr(base, name)) if base else 0))
+    before = _counts(base) if base is not None else (0, 0, 0)
+    dropped, invalid, ignored = (max(0, count - former) for count, former in zip(counts, before, strict=True))
+    return dropped, invalid, ignored
+
+
+def _counts(batch: Batch) -> tuple[int, int, int]:
+    return batch.dropped, batch.invalid, batch.ignored
 
 
 def _size_first(member: Member) -> tuple[int, str]:

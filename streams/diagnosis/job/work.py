@@ -114,7 +114,8 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     end = np.where(running, length_ns, (rows[:, Op.END] - begin_ns).astype(np.float64))
     end = np.maximum(end, begin)
     launch = np.minimum(np.maximum(rows[:, Op.LAUNCH], 0).astype(np.float64), end - begin)
-    gap = _gaps(rank, begin, end, rows[:, Op.KEPT] == EVERY)
+    by_rank = order_by(rank, begin)
+    gap = _gaps(by_rank, rank, begin, end, rows[:, Op.KEPT] == EVERY)
     tolerance = np.array([m.bound_ns for m in members], np.float64) + CLOCK_FLOOR_NS
     synced = np.array([m.synced for m in members], bool)[rank]
     grouped = np.flatnonzero(IS_COLLECTIVE[rows[:, Op.FUNCTION]] & synced)
@@ -136,7 +137,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
     network = np.minimum(_network(rows, moving, wait), left)
     kind, kinds = _kinds(rows, ranks)
     inside = _inside(begin, end, length_ns)
-    row_times = RowTimes(rank, rows, end - begin, inside, running, wait, network)
+    row_times = RowTimes(rank, by_rank, rows, end - begin, inside, running, wait, network)
     times, weight = rank_times(job, members, (begin_ns, end_ns), summaries, row_times)
     last = grouped[arrivals.group_last[arrivals.group_clear]]
     times.last_arrivals = np.bincount(rank[last], minlength=len(members))[: len(members)].astype(np.int64)
@@ -270,10 +271,12 @@ def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
     return has_ended
 
 
-def _gaps(rank: Ints, begin: Floats, end: Floats, every: Bools) -> Floats:
-    """Return the time since the rank's previous operation, ns; NaN if unknown, or if that one still ran."""
+def _gaps(order: Ints, rank: Ints, begin: Floats, end: Floats, every: Bools) -> Floats:
+    """Return the time since the rank's previous operation, ns; NaN if unknown, or if that one still ran.
+
+    `order`: row numbers sorted by rank, then by begin.
+    """
     gap = np.full(len(rank), np.nan)
-    order = order_by(rank, begin)
     if len(order) < 2:
         return gap
     first, second = order[:-1], order[1:]

@@ -131,14 +131,14 @@ def test_records_that_no_reader_can_use_cost_themselves_only():
 
 
 def test_a_job_that_cannot_be_evaluated_harms_no_other(monkeypatch):
-    real = module.evaluate
+    real = module.evaluate_case
 
-    def evaluate(view: Any, *given: Any) -> Any:
+    def evaluate_case(view: Any, *given: Any) -> Any:
         if view.job == "A":
             raise ZeroDivisionError("planted")
         return real(view, *given)
 
-    monkeypatch.setattr(module, "evaluate", evaluate)
+    monkeypatch.setattr(module, "evaluate_case", evaluate_case)
     inputs = DiagnosisInputs(0)
     for message in messages(run_of("A", 3, T)) + messages(run_of("B", 3, T), 1):
         inputs.add(message)
