@@ -29,7 +29,7 @@ def records() -> list[CollectiveBatch]:
     ranks = {each["process"]: each["communicators"][0]["rank"] for each in found if each["communicators"]}
     for each in found:
         each |= {"host": f"h{ranks[each['process']]}", "clock": "SYNCED", "bound_ns": 1000.0}
-        each |= {"reports": [], "activity": None}
+        each |= {"reports": [], "activity": None, "calls_ignored": 0}
         for communicator in each["communicators"]:
             communicator["nics"] = [f"h{communicator['rank']}/eth1"]
     return sorted(found, key=lambda each: each["end_ns"])
