@@ -197,7 +197,7 @@ def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int)
 
 
 def _growth(process: Process, inside: list[Batch]) -> tuple[int, int, int]:
-    """Return by how much the counts of dropped and refused events and of ignored calls grew in the interval."""
+    """Return by how much a process's counts of dropped and refused events and of ignored calls grew."""
     if not inside or not any(counts := _counts(inside[-1])):
         return 0, 0, 0
     first = inside[0]
