@@ -15,12 +15,18 @@ from streams.runtime.units import NS_PER_S
 
 SETTLE_NS: Final = 3 * NS_PER_S
 """Time for which another cause, or HEALTHY, must be the best answer before it replaces a cause."""
+CLEAR_RATIO: Final = 1.5
+"""Ratio of a job's time to its baseline from which on a slow flow is named at once."""
 GAP_NS: Final = 10 * NS_PER_S
 """Time for which a slow job keeps its cause without evidence, as `CAUSE_GAP_NS`."""
 CERTAIN: Final = (Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH)
 """Verdicts with evidence of their own, which replace the cause of a stopped operation."""
 WITHOUT_PROOF: Final = (Verdict.HANG, Verdict.STALLED)
 """Verdicts that others replace while the operation still runs."""
+QUEUED: Final = (Verdict.CONTENTION, Verdict.FEW_QUEUE_PAIRS)
+"""Verdicts about a queue, which several links of a path can show."""
+LEAD: Final = 0.1
+"""Confidence by which another link must lead to replace the one that was named."""
 WITHOUT_CAUSE: Final = (Verdict.HEALTHY, Verdict.UNKNOWN)
 Key = tuple[Verdict, str]
 """Verdict and subject of an answer."""
@@ -37,6 +43,23 @@ class Answers:
     """Communicator and number of the operation that the answer's cause stopped."""
     _next: Key | None = None
     _next_since_ns: int = 0
+    _slow_since_ns: int | None = None
+    """Time since which a slow flow is the best explanation; None if it is not."""
+
+    def is_lasting(self, best: Candidate, ratio: float | None, end_ns: int) -> bool:
+        """Return whether the best explanation may be the answer to a job without a cause.
+
+        A slow flow is the least specific cause. It may be over in a moment, and its own cause is often known
+        a second later. So it waits, unless the job takes `CLEAR_RATIO` of its baseline.
+        """
+        if best.verdict != Verdict.SLOW_FLOW:
+            self._slow_since_ns = None
+            return True
+        if self._slow_since_ns is None:
+            self._slow_since_ns = end_ns
+        has_cause = self.answer is not None and self.answer.verdict not in WITHOUT_CAUSE
+        is_clear = (ratio or CLEAR_RATIO) >= CLEAR_RATIO
+        return has_cause or is_clear or end_ns - self._slow_since_ns >= SETTLE_NS
 
     def settle(
         self, best: Candidate, ranked: list[Candidate], stopped: tuple[int, int] | None, end_ns: int
@@ -47,8 +70,7 @@ class Answers:
         """
         answer = self.answer
         same = next((other for other in ranked if answer is not None and _key(other) == _key(answer)), None)
-        rival = _key(best) if same is not None or best.verdict in WITHOUT_CAUSE else ANY_CAUSE
-        if answer is not None and self._is_kept(answer, best, rival, stopped, end_ns):
+        if answer is not None and self._is_kept(answer, best, same, stopped, end_ns):
             if same is None and stopped is not None and stopped == self.stopped:
                 return _after_repair(answer)
             self.answer = answer if same is None else same
@@ -58,17 +80,28 @@ class Answers:
         return best
 
     def _is_kept(
-        self, answer: Candidate, best: Candidate, rival: Key, stopped: tuple[int, int] | None, end_ns: int
+        self,
+        answer: Candidate,
+        best: Candidate,
+        same: Candidate | None,
+        stopped: tuple[int, int] | None,
+        end_ns: int,
     ) -> bool:
-        """Return whether the former answer is kept although another one, `rival`, is the best now."""
+        """Return whether the former answer is kept although another one is the best now.
+
+        `same`: the former answer as the newest interval shows it; None if it does not.
+        """
         if _key(best) == _key(answer):
             return False
+        if same is not None and _is_same_queue(best, same):
+            return True
         if stopped is not None and stopped == self.stopped and best.verdict not in CERTAIN:
             return True
         if best.decisive or answer.verdict in (Verdict.HEALTHY, Verdict.STALLED) or _refines(best, answer):
             return False
         if answer.verdict == Verdict.UNKNOWN and best.verdict != Verdict.HEALTHY:
             return False
+        rival = _key(best) if same is not None or best.verdict in WITHOUT_CAUSE else ANY_CAUSE
         if self._next != rival:
             self._next, self._next_since_ns = rival, end_ns
         needed_ns = GAP_NS if best.verdict == Verdict.UNKNOWN else SETTLE_NS
@@ -80,6 +113,13 @@ def _refines(best: Candidate, answer: Candidate) -> bool:
     if answer.verdict == Verdict.SLOW_FLOW:
         return bool(best.pairs & answer.pairs)
     return best.verdict == Verdict.FLAPPING_LINK and best.subject == answer.subject
+
+
+def _is_same_queue(best: Candidate, same: Candidate) -> bool:
+    """Return whether two answers are one queue, seen at two links of the same pairs, and both are likely."""
+    is_queue = best.verdict == same.verdict and best.verdict in QUEUED
+    is_likely = same.loss_share > 0 and best.confidence < same.confidence + LEAD
+    return is_queue and is_likely and bool(best.pairs & same.pairs)
 
 
 def _key(candidate: Candidate) -> Key:

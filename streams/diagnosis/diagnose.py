@@ -154,7 +154,7 @@ def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
         if _is_verdict(case, candidate)
     ]
     best = next((candidate for candidate in ranked if _is_verdict(case, candidate)), None)
-    if best is None:
+    if best is None or (settles and not case.job.answers.is_lasting(best, case.ratio, case.end_ns)):
         best = without_cause(case, missing, ranked)
     if settles:
         key = _longest_wait(case)[:2]

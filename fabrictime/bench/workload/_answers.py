@@ -42,12 +42,23 @@ def answers_by_second(
     return answers
 
 
-def changes_per_minute(diagnoses: Sequence[tuple[int, Diagnosis]], begin_ns: int, end_ns: int) -> float:
-    """Return how often verdict or subject changed each minute while the fault was constant."""
-    since_ns = begin_ns + int(CONSTANT_S * NS_PER_S)
+def changes_per_minute(
+    diagnoses: Sequence[tuple[int, Diagnosis]], are_right: Sequence[bool], begin_ns: int, end_ns: int
+) -> float:
+    """Return how often verdict or subject changed each minute while the fault was constant.
+
+    `are_right`: whether each diagnosis is. The change to the first right one does not count, if it comes
+    before answers are scored.
+    """
+    since_ns, scored_ns = begin_ns + int(CONSTANT_S * NS_PER_S), begin_ns + FROM_S * NS_PER_S
     causes = [(read_ns, record["verdict"], record["subject"]) for read_ns, record in diagnoses]
-    changed = sum(later[1:] != earlier[1:] and later[0] > since_ns for earlier, later in pairwise(causes))
-    return changed * 60 * NS_PER_S / max(end_ns - since_ns, NS_PER_S)
+    first = next((at for at, right in enumerate(are_right) if right), None)
+    changed = [
+        at
+        for at, (earlier, later) in enumerate(pairwise(causes), 1)
+        if later[1:] != earlier[1:] and later[0] > since_ns and not (at == first and later[0] <= scored_ns)
+    ]
+    return len(changed) * 60 * NS_PER_S / max(end_ns - since_ns, NS_PER_S)
 
 
 def calibration(answers: Sequence[Answer]) -> list[tuple[float, float, int]]:

@@ -186,7 +186,7 @@ def _outcome(
         )
         for _, record in answers_by_second(diagnoses, begin_ns, sim.now_ns)
     ]
-    outcome.changes_per_minute = changes_per_minute(diagnoses, begin_ns, sim.now_ns)
+    outcome.changes_per_minute = changes_per_minute(diagnoses, right, begin_ns, sim.now_ns)
     for at_ns, record in diagnoses:
         if record["verdict"] != Verdict.HEALTHY and outcome.anomaly_s is None:
             outcome.anomaly_s = (at_ns - begin_ns) / 1e9
@@ -261,7 +261,9 @@ def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
         "calibration_error": Figure(calibration_error(answers), note=_curve(answers)),
         "confidence_auroc": Figure(auroc(answers), note="right answers against wrong ones"),
         "verdict_changes_per_minute": Figure(
-            _quantile(changes, 0.95), "1/min", "p95 over incidents, from 5 s on"
+            _quantile(changes, 0.95),
+            "1/min",
+            "p95 over incidents, from 5 s on, without the first right answer until 10 s",
         ),
         "network_blamed_wrongly": Figure(
             len(blamed) / max(1, len(innocent)),

@@ -7,7 +7,7 @@ link, delays of a pair, flows between two NICs, limits of a flow, failed checks 
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -46,8 +46,6 @@ OPEN_NS: Final = 2**62
 """The end of an episode that has not ended."""
 EPISODES_KEPT: Final = 64
 """Largest number of episodes kept per subject."""
-QUEUES_KEPT: Final = 120
-"""Largest number of windows of queues kept per link."""
 
 
 class Routes(Protocol):
@@ -160,7 +158,7 @@ class NetworkView:
         self._alerts: OrderedDict[str, Alert] = OrderedDict()
         self._audit: OrderedDict[tuple[str, str], AuditResult] = OrderedDict()
         self._clocks: dict[str, tuple[int, ClockSync, float]] = {}
-        self._queues: dict[str, deque[tuple[int, int, float, float | None]]] = {}
+        self._rates: OrderedDict[str, int] = OrderedDict()
 
     # ------------------------------------------------------------------------------------------ records
 
@@ -249,12 +247,10 @@ class NetworkView:
                 self._clocks[clock["clock"]] = (record["window"], clock["state"], clock["bound_ns"])
 
     def take_queues(self, record: LinkQueues) -> None:
-        """Add a window of the links' queues."""
-        begin_ns = record["window_start_ns"]
-        end_ns = begin_ns + record["slot_ns"] * record["slots"]
+        """Add the rates of the links whose queues are known."""
         for link in record["links"]:
-            queues = self._queues.setdefault(link["link"], deque(maxlen=QUEUES_KEPT))
-            queues.append((begin_ns, end_ns, link["depth_mean_bytes"], link["utilisation"]))
+            if self._rates.get(link["link"]) != link["rate_bps"]:
+                _keep(self._rates, link["link"], link["rate_bps"])
 
     def forget(self, now_ns: int) -> None:
         """Drop the records that ended before the time span that the view keeps."""
@@ -268,11 +264,6 @@ class NetworkView:
                 del flows[name]
             if not flows:
                 del self._flows[host]
-        for link, queues in list(self._queues.items()):
-            while queues and queues[0][1] < oldest_ns:
-                queues.popleft()
-            if not queues:
-                del self._queues[link]
         self._forget_health(oldest_ns)
         _drop(self._decisions, lambda decision: max(decision["expires_at_ns"], decision["at_ns"]) < oldest_ns)
         _drop(self._alerts, lambda alert: alert["cleared_ns"] is not None and alert["cleared_ns"] < oldest_ns)
@@ -370,6 +361,15 @@ class NetworkView:
             return tuple(flow["links"])
         return self.routes.of_flow(flow["nic"], flow["peer"], flow["source_port"], flow["peer_port"])
 
+    def flows_across(self, links: Collection[str]) -> dict[str, list[Flow]]:
+        """Return the open flows of all jobs that cross each of some links, sorted by id."""
+        across: dict[str, list[Flow]] = {link: [] for link in links}
+        for host in sorted(self._flows):
+            for _, (_, flow) in sorted(self._flows[host].items()):
+                for link in across.keys() & self.links_of(flow):
+                    across[link].append(flow)
+        return across
+
     def paces(self, begin_ns: int, end_ns: int) -> dict[str, Pace]:
         """Return, by flow, the lowest rate limit of this system that was in force in an interval."""
         paces: dict[str, Pace] = {}
@@ -429,14 +429,9 @@ class NetworkView:
         state = self._clocks.get(nic_record["clock"]) if nic_record is not None else None
         return None if state is None else state[1]
 
-    def queue_bytes(self, link: str, begin_ns: int, end_ns: int) -> float | None:
-        """Return the mean depth of a link's queue in an interval, bytes; None if it was not measured."""
-        depths = [
-            depth
-            for start_ns, stop_ns, depth, _ in self._queues.get(link, ())
-            if stop_ns > begin_ns and start_ns < end_ns
-        ]
-        return sum(depths) / len(depths) if depths else None
+    def link_rate_bps(self, link: str) -> float:
+        """Return the rate of a link, bit/s; 0 if it is not known."""
+        return float(self._rates.get(link, 0))
 
 
 _IN_FORCE: Final = (ActionOutcome.APPLIED, ActionOutcome.DUPLICATE)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-from schemas.records import ContentionKind, ContentionWindow, DiagnosisEvidence, Verdict
+from schemas.records import ContentionKind, ContentionWindow, DiagnosisEvidence, Flow, Verdict
 from schemas.topics import COLLECTIVES, CONTENTION, DELAYS, FLOWS
-from schemas.units import delay_text
+from schemas.units import bps_text, delay_text
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.case import LinkLoad
 from streams.diagnosis.explained import (
@@ -34,6 +34,8 @@ A link with this ratio of its traffic to that of comparable links also counts as
 """
 MIN_MOVING: Final = 0.2
 """Smallest share of the time counted as moving data: what is shorter cannot cost much."""
+MIN_BUSY: Final = 0.05
+"""Smallest share of an interval in which a flow counts as sending: below, reports are too coarse."""
 SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, ContentionKind.UNKNOWN)
 
 
@@ -174,16 +176,97 @@ def contention(case: Case) -> Iterator[Candidate]:
     for window in case.windows:
         if window["kind"] in SHARED_KINDS:
             by_link[window["link"]].append(window)
+    by_rates = _contended_by_rates(case)
     for link, windows in sorted(by_link.items()):
         queued = min(1.0, _overlap_share(case, windows) / max(case.network_share, MIN_MOVING))
         candidate = _contended(case, link, windows, queued)
         if candidate is None:
             continue
+        is_same = by_rates is not None and by_rates.subject == link
         if queued < case.rules.queue_share:
-            if not candidate.jobs:
+            if is_same or not candidate.jobs:
                 continue
             candidate.loss_share = 0.0  # it is too short to cost time that can be measured
+        elif is_same:
+            by_rates = None
         yield candidate
+    if by_rates is not None:
+        yield by_rates
+
+
+class _Crowd(NamedTuple):
+    """A link on which flows of other jobs meet a pair's; rates while they have data to send."""
+
+    is_named: bool
+    """Whether the last verdict names the link."""
+    times: float
+    """All rates divided by the link's."""
+    link: str
+    own_bps: float
+    others_bps: float
+    jobs: list[str]
+
+
+def _contended_by_rates(case: Case) -> Candidate | None:
+    """Explain the slowest pair by flows of other jobs that together with it exceed the rate of a link.
+
+    Their queue lasts for a part of each burst, so probes may not meet it.
+    """
+    if not case.outliers:
+        return None
+    worst = case.outliers[0]
+    pair = worst.pair
+    crowd = max((crowd for crowd in _crowds(case, pair) if crowd.times > 1), default=None)
+    if crowd is None:
+        return None
+    rate_bps = case.network.link_rate_bps(crowd.link)
+    names = " and ".join(f"job {name}" for name in crowd.jobs[:3])
+    text = (
+        f"{pair.name} crosses {crowd.link}, contended by {names}: they send {bps_text(crowd.others_bps)} "
+        f"in bursts and the pair {bps_text(crowd.own_bps)}, the link carries {bps_text(rate_bps)}"
+    )
+    total_bps = crowd.others_bps + crowd.own_bps
+    return Candidate(
+        Verdict.CONTENTION,
+        case.pair_loss(worst),
+        crowd.link,
+        text,
+        f"move flows off {crowd.link}, or place the jobs apart",
+        blames_network=True,
+        subjects=[crowd.link, *crowd.jobs][:64],
+        links=[crowd.link],
+        nics=[pair.nic, pair.peer],
+        ranks=sorted(pair.ranks),
+        jobs=crowd.jobs,
+        evidence=[observation(FLOWS.name, crowd.link, "burst_bps", total_bps, rate_bps, text)],
+        pairs={(pair.nic, pair.peer)},
+        symptoms={Symptom.CROSSED: True, Symptom.OTHERS_TRAFFIC: True},
+    )
+
+
+def _crowds(case: Case, pair: NicPair) -> Iterator[_Crowd]:
+    """Yield the links of known rate that a pair's flows share with flows of other jobs that send often."""
+    job, last = case.job.job, case.job.last
+    routes = [case.traffic.routes.get(flow["flow_id"], ()) for flow in pair.flows]
+    for link, flows in case.network.flows_across({link for links in routes for link in links[1:]}).items():
+        others = [flow for flow in flows if flow["job"] not in (None, job)]
+        rate_bps = case.network.link_rate_bps(link)
+        if rate_bps and max(map(_busy_share, others), default=0.0) >= case.rules.queue_share:
+            own_bps = sum(_burst_bps(flow) for flow in pair.flows if flow in flows)
+            others_bps = sum(map(_burst_bps, others))
+            jobs = sorted({str(flow["job"]) for flow in others})
+            is_named = last is not None and last.subject == link
+            yield _Crowd(is_named, (own_bps + others_bps) / rate_bps, link, own_bps, others_bps, jobs)
+
+
+def _busy_share(flow: Flow) -> float:
+    """Return the share of the interval in which a flow had data to send; 1 if it is not known."""
+    return 1.0 if flow["busy_share"] is None else max(MIN_BUSY, min(1.0, flow["busy_share"]))
+
+
+def _burst_bps(flow: Flow) -> float:
+    """Return the rate of a flow while it had data to send, bit/s."""
+    return flow["rate_bps"] / _busy_share(flow)
 
 
 def _overlap_share(case: Case, windows: list[ContentionWindow]) -> float:
@@ -406,7 +489,8 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
 
 
 def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionWindow]]) -> LinkLoad | None:
-    """Return the uneven link that costs time: one of the slowest pair, else of a slow pair, else the fullest.
+    """Return the uneven link that costs time: that of the last verdict, else one of the slowest pair, else of
+    a slow pair, else the fullest.
 
     `per_pair`: number of flows between two NICs; `queued`: contention windows of the job's own flows, by
     link.
@@ -414,8 +498,10 @@ def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionW
     slow = [
         {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers[:count]} for count in (1, None)
     ]
+    last = case.job.last
+    last_link = last.subject if last is not None and last.verdict == Verdict.FEW_QUEUE_PAIRS else ""
     best: LinkLoad | None = None
-    rank = (False, False, 0.0)
+    rank = (False, False, False, 0.0)
     for load in case.loads:
         own = queued.get(load.link, [])
         is_fuller = _is_fuller(case, load)
@@ -424,7 +510,8 @@ def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionW
         is_cause = is_fuller or (own and not case.has_clean_baseline(_began(case, own)))
         if is_uneven and is_cause and _costs_time(case, load.link, own):
             crossed = case.traffic.links.get(load.link, {}).keys()
-            load_rank = (not crossed.isdisjoint(slow[0]), not crossed.isdisjoint(slow[1]), load.times)
+            is_slow = [not crossed.isdisjoint(pairs) for pairs in slow]
+            load_rank = (load.link == last_link, is_slow[0], is_slow[1], load.times)
             if load_rank > rank:
                 best, rank = load, load_rank
     return best

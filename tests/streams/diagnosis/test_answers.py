@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from schemas.records import ContentionKind, LinkState, Verdict
 from streams.diagnosis.answers import Answers
 from streams.diagnosis.candidate import Candidate
@@ -70,6 +72,41 @@ def test_the_cause_of_a_slow_flow_is_named_at_once() -> None:
     slow = replace(candidate(Verdict.SLOW_FLOW, "h1/n0 to h2/n0"), pairs=pair)
     contended = replace(candidate(Verdict.CONTENTION, "a>b"), pairs=pair)
     assert answered(slow, contended)[-1] == Verdict.CONTENTION
+
+
+def queued(verdict: Verdict, link: str, confidence: float = 0.9, loss: float = 0.3) -> Candidate:
+    pairs = {("h1/n0", "h2/n0")}
+    return replace(candidate(verdict, link), pairs=pairs, confidence=confidence, loss_share=loss)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.CONTENTION, Verdict.FEW_QUEUE_PAIRS])
+@pytest.mark.parametrize(
+    ("lead", "loss", "link"), [(0.05, 0.3, "a>b"), (0.2, 0.3, "b>c"), (0.05, 0.0, "b>c")]
+)
+def test_a_queue_keeps_the_link_that_was_named(verdict: Verdict, lead: float, loss: float, link: str) -> None:
+    """Two links of one path show the same queue in turn; a lead, or no cost at the first, replaces it."""
+    answers = Answers()
+    named, other = queued(verdict, "a>b", 0.75, loss), queued(verdict, "b>c", 0.75 + lead)
+    answers.settle(named, [named], None, 0)
+    later = [answers.settle(other, [other, named], None, at * S) for at in range(1, 30)]
+    assert later[-1].subject == link
+
+
+def test_a_slow_flow_of_a_moment_is_not_named() -> None:
+    slow = candidate(Verdict.SLOW_FLOW, "h1/n0 to h2/n0")
+    answers = Answers()
+    answers.settle(HEALTHY, [], None, 0)
+    lasting = [answers.is_lasting(slow, 1.2, at * S) for at in range(1, 6)]
+    assert lasting == [False, False, False, True, True]
+    assert answers.is_lasting(STRAGGLER, 1.2, 6 * S), "a cause of its own is named at once"
+    assert not answers.is_lasting(slow, 1.2, 7 * S)
+    assert answers.is_lasting(slow, 1.6, 8 * S), "the job is clearly slow"
+
+
+def test_a_slow_flow_that_follows_a_cause_settles_as_others_do() -> None:
+    answers = Answers()
+    answers.settle(STRAGGLER, [STRAGGLER], None, 0)
+    assert answers.is_lasting(candidate(Verdict.SLOW_FLOW, "x"), 1.2, S)
 
 
 def test_a_cause_is_kept_while_the_operation_that_it_stopped_still_runs() -> None:

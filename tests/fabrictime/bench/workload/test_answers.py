@@ -33,10 +33,24 @@ def test_the_newest_answer_of_each_second_from_the_tenth_on_is_scored() -> None:
     ]
 
 
+def changes(at: list[tuple[float, str]], right: str = "STRAGGLER") -> float:
+    records = published(*at)
+    are_right = [record["verdict"] == right for _, record in records]
+    return changes_per_minute(records, are_right, 0, 65 * S)
+
+
 def test_the_first_verdicts_are_no_changes() -> None:
-    first = published((1.0, "HEALTHY"), (2.0, "UNKNOWN"), (3.0, "STRAGGLER"), (10.0, "STRAGGLER"))
-    assert changes_per_minute(first, 0, 65 * S) == 0
-    assert changes_per_minute([*first, *published((20.0, "HEALTHY"), (30.0, "STRAGGLER"))], 0, 65 * S) == 2
+    first = [(1.0, "HEALTHY"), (2.0, "UNKNOWN"), (3.0, "STRAGGLER"), (10.0, "STRAGGLER")]
+    assert changes(first) == 0
+    assert changes([*first, (20.0, "HEALTHY"), (30.0, "STRAGGLER")]) == 2
+
+
+def test_the_first_right_answer_is_no_change_and_a_wrong_or_late_one_is() -> None:
+    assert changes([(1.0, "HEALTHY"), (6.0, "STRAGGLER")]) == 0
+    assert changes([(1.0, "HEALTHY"), (6.0, "UNKNOWN"), (7.0, "STRAGGLER")]) == 1
+    assert changes([(1.0, "HEALTHY"), (6.0, "HANG")]) == 1
+    assert changes([(1.0, "HEALTHY"), (11.0, "STRAGGLER")]) == 1
+    assert changes([(1.0, "HEALTHY"), (6.0, "UNKNOWN"), (8.0, "HEALTHY")], "HEALTHY") == 2
 
 
 def answers(sure: float, right: int, wrong: int) -> list[Answer]:

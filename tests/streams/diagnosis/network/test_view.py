@@ -168,7 +168,7 @@ def test_checks_alerts_clocks_and_queues() -> None:
     view.take_clocks(make(ClockOffsets, clocks=[clock]))
     assert view.clock_of(nic(1)) == ClockSync.UNSYNCED
     assert view.clock_of(nic(2)) is None
-    queue = make_part("LinkQueues", "LinkQueue", link=LINK, depth_mean_bytes=5.0)
+    queue = make_part("LinkQueues", "LinkQueue", link=LINK, rate_bps=10**11)
     view.take_queues(make(LinkQueues, window_start_ns=BEGIN, slot_ns=MS, slots=100, links=[queue]))
-    assert view.queue_bytes(LINK, BEGIN, BEGIN + S) == 5.0
-    assert view.queue_bytes("x", BEGIN, BEGIN + S) is None
+    assert view.link_rate_bps(LINK) == 1e11
+    assert view.link_rate_bps("x") == 0

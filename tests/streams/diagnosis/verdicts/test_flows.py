@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from schemas.records import ContentionKind, PathMaps, Verdict
+import pytest
+
+from schemas.records import ContentionKind, FlowReports, LinkQueues, PathMaps, Verdict
 from streams.diagnosis.model import fitted_weights
-from tests.records import make
+from tests.records import make, make_part
 from tests.streams.diagnosis.scenario import MS, Job, World, nic, route, slow, slow_world
 
 CROSSED = route(1, 2, 1)[1]
@@ -23,6 +26,59 @@ def test_one_flow_of_94_us_among_flows_of_4() -> None:
     assert found["evidence"][0]["expected"] == 4.0
 
 
+def other_job(world: World, rate_bps: float = 8.2e10, busy_share: float = 0.98, job: str = "other") -> None:
+    """Let a flow of another job cross the link of rank 1, whose own flow sends 60 Gbit/s in bursts."""
+    world.flow_fields = {1: {"rate_bps": 9e9, "busy_share": 0.15}}
+    flow = world.job.flow(1, flow_id="h90/b/qp:n0:1:1", nic="h90/n0", peer="h91/n0", job=job)
+    flow |= {"rate_bps": rate_bps, "busy_share": busy_share, "links": ["h90:n0>leaf0:d90", CROSSED]}
+    report = make(FlowReports, host="h90", boot="b", system_ns=world.job.at_ns, whole=True, flows=[flow])
+    world.network.take_flows(report)
+
+
+def rate_known(world: World, rate_bps: int = 10**11) -> None:
+    link = make_part("LinkQueues", "LinkQueue", link=CROSSED, rate_bps=rate_bps)
+    world.network.take_queues(make(LinkQueues, links=[link]))
+
+
+def test_rates_of_another_job_explain_a_slow_pair_without_a_queue() -> None:
+    world = slow_world(pair=1)
+    other_job(world)
+    rate_known(world)
+    found = world.step()
+    assert (found["verdict"], found["subject"], found["jobs"]) == (Verdict.CONTENTION, CROSSED, ["other"])
+    assert "job other: they send 83.7 Gbit/s in bursts and the pair 60.0 Gbit/s" in found["text"]
+    assert Verdict.SLOW_FLOW in [each["verdict"] for each in found["alternatives"]]
+
+
+@pytest.mark.parametrize(
+    ("flow", "rate_bps"),
+    [
+        ({"rate_bps": 2e10}, 10**11),
+        ({"busy_share": 0.1, "rate_bps": 8e9}, 10**11),
+        ({"job": "train"}, 10**11),
+        ({}, 4 * 10**11),
+        ({}, 0),
+    ],
+    ids=["small", "seldom", "the same job", "a fast link", "rate not known"],
+)
+def test_rates_that_do_not_fill_the_link_explain_nothing(flow: dict[str, Any], rate_bps: int) -> None:
+    world = slow_world(pair=1)
+    other_job(world, **flow)
+    rate_known(world, rate_bps)
+    assert world.step()["verdict"] == Verdict.SLOW_FLOW
+
+
+def test_a_short_queue_and_rates_are_one_contention() -> None:
+    world = slow_world(pair=1)
+    other_job(world)
+    rate_known(world)
+    opened_ns = world.job.at_ns + 100 * MS
+    world.contend(CROSSED, opened_ns, own=1, closed_ns=opened_ns + 20 * MS, state="CLOSED")
+    found = world.step()
+    named = [found["subject"], *[each["subject"] for each in found["alternatives"]]]
+    assert (found["verdict"], named.count(CROSSED)) == (Verdict.CONTENTION, 1)
+
+
 def test_a_slow_flow_is_found_without_a_baseline() -> None:
     world = World(Job())
     slow(world)
@@ -36,7 +92,8 @@ def test_a_slow_pair_among_few_needs_a_baseline_first() -> None:
     slow(world)
     world.job.pair_us = lambda rank, at: 94.0 if rank == 3 else 4.0
     assert Verdict.SLOW_FLOW not in {world.step()["verdict"] for _ in range(3)}
-    assert world.step()["verdict"] == Verdict.SLOW_FLOW
+    later = [world.step()["verdict"] for _ in range(4)]
+    assert later[-1] == Verdict.SLOW_FLOW, "once it lasts: the baseline is as slow"
 
 
 def test_a_drop_that_coincides_with_slow_queue_pairs() -> None:
