@@ -12,6 +12,7 @@ from nicegui.events import ValueChangeEventArguments
 
 from fabrictime.state import action_entries, action_limits, action_text
 from fabrictime.state.action_entries import DONE, NS_PER_S, ActionEntry
+from fabrictime.state.action_groups import ActionGroup, action_groups, total_text
 from fabrictime.state.action_limits import LimitUse, Pacing
 from fabrictime.state.action_state import WATCH_NS, ActionState, SuppressedAction
 from fabrictime.state.fabric_state import Part, is_cleared
@@ -32,6 +33,7 @@ Listed = Literal["all", "done", "not"]
 LISTS: Final = {"all": "all", "done": "done", "not": "not done"}
 SPANS: Final = {60: "1 min", 300: "5 min", 900: "15 min"}
 ENTRIES_SHOWN: Final = 250
+FAULTS_SHOWN: Final = 8
 SUPPRESSED_SHOWN: Final = 200
 PACED_SHOWN: Final = 50
 MIN_REDRAW_S: Final = 0.3
@@ -56,11 +58,14 @@ class ActionsChoice(Choice):
     decision: str | None = None
     listed: Listed = "all"
     span: int = 300
+    fault: str | None = None
+    """Subject of the fault whose decisions alone are listed."""
 
     @staticmethod
     def parse(query: dict[str, str]) -> ActionsChoice:
         """Return the choices that an address's query holds."""
-        choice = ActionsChoice(flow=query.get("flow") or None, decision=query.get("decision") or None)
+        names: dict[str, Any] = {key: query.get(key) or None for key in ("flow", "decision", "fault")}
+        choice = ActionsChoice(**names)
         if query.get("listed") in get_args(Listed):
             choice = replace(choice, listed=query["listed"])  # type: ignore[arg-type]
         span = query.get("span", "")
@@ -72,6 +77,7 @@ class _View:
     """A consistent copy of all that the tab shows, read under one lock."""
 
     entries: list[ActionEntry]
+    groups: list[ActionGroup]
     listed: list[ActionEntry]
     newest: list[ActionEntry]
     opened: ActionEntry | None
@@ -127,6 +133,13 @@ class ActionsTab(LiveTab[ActionsChoice]):
                 ).classes("ft-input")
                 self.filter.props("dense borderless clearable debounce=300 data-testid=filter")
                 toggle(LISTS, self.choice.listed, lambda listed: self.choose(listed=listed), "listed")
+            self.faults_note = text("", "ft-note", test="faults-note")
+            fault_columns = [
+                ("at", "newest (UTC)", "left"),
+                ("cause", "fault", "left"),
+                ("counts", "actions", "left"),
+            ]
+            self.faults = table(fault_columns, "faults", self._on_fault_row)
             self.note = text("", "ft-note", test="actions-note")
             self.empty = empty("", "actions-empty")
             columns = [
@@ -186,6 +199,10 @@ class ActionsTab(LiveTab[ActionsChoice]):
         """Open the decision of a clicked row."""
         self.choose(decision=row["id"])
 
+    def _on_fault_row(self, row: Row) -> None:
+        """List the decisions of one fault; after a second click, those of all faults again."""
+        self.choose(fault=None if self.choice.fault == row["subject"] else row["subject"], decision=None)
+
     def _on_filter(self, event: ValueChangeEventArguments[Any]) -> None:
         self.choose(flow=str(event.value or "").strip() or None, decision=None)
 
@@ -242,7 +259,10 @@ class ActionsTab(LiveTab[ActionsChoice]):
         entries = action_entries.entries(actions, now_ns)
         known_flows = [*(entry.flow_id for entry in entries), *actions.flow_history.flows()]
         flow_id = action_text.only_match(self.choice.flow, known_flows)
-        listed = [entry for entry in entries if self._is_listed(entry)]
+        groups = action_groups([entry for entry in entries if self._matches(entry.flow_id)])
+        fault = self.choice.fault
+        of_fault = [entry for group in groups if group.subject == fault for entry in group.entries]
+        listed = [entry for entry in (entries if fault is None else of_fault) if self._is_listed(entry)]
         newest = action_entries.with_effects(listed, actions, now_ns, ENTRIES_SHOWN)
         opened = self._find(entries, newest, flow_id)
         if opened is not None:
@@ -254,6 +274,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         suppressed = actions.suppressed()
         return _View(
             entries,
+            groups,
             listed,
             newest,
             opened,
@@ -320,11 +341,31 @@ class ActionsTab(LiveTab[ActionsChoice]):
             empty_text = "No decision in this list."
         self.empty.set_text(empty_text)
         self.empty.set_visibility(not view.newest)
+        self._show_faults(view.groups)
         note = action_text.counts_text(action_entries.counts(view.listed))
         if len(view.listed) > len(view.newest):
             note += f"; the newest {len(view.newest)} of {len(view.listed):,} are listed"
         self.note.set_text(note)
         self.table.put([action_text.table_row(entry) for entry in view.newest])
+
+    def _show_faults(self, groups: Sequence[ActionGroup]) -> None:
+        advice = (
+            "a second click lists all"
+            if self.choice.fault is not None
+            else "a click lists those of one fault"
+        )
+        self.faults_note.set_text(f"{total_text(groups)}; {advice}" if groups else "")
+        rows = [
+            {
+                "id": f"{group.subject} {group.entries[-1].decision_id}",
+                "subject": group.subject,
+                "at": action_text.time_text(group.at_ns),
+                "cause": group.cause,
+                "counts": group.counts,
+            }
+            for group in groups[:FAULTS_SHOWN]
+        ]
+        self.faults.put(rows)
 
     def _show_suppressed(self, view: _View, now_ns: int) -> None:
         suppressed, policies = view.suppressed, view.policies

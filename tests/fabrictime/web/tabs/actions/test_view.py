@@ -172,7 +172,7 @@ def test_a_thousand_decisions_are_listed_newest_first_and_found_by_flow(
         decision = fabric.decision(
             k,
             flow,
-            fabric.contention(fabric.up("leaf1", 1))["window_id"],
+            fabric.contention(fabric.up("leaf2" if k % 100 == 7 else "leaf1", 1))["window_id"],
             kind="COLLISION",
             at_ns=begin + k * S // 10,
         )
@@ -187,6 +187,11 @@ def test_a_thousand_decisions_are_listed_newest_first_and_found_by_flow(
     assert "the newest 250 of 1,000 are listed" in browser.text("actions-note")
     first = "return document.querySelector('[data-testid=actions] tbody tr')?.innerText ?? ''"
     until("the newest first", lambda: "sock:10999" in browser.js(first))
+    assert browser.text("faults-note").startswith("1,000 actions on 2 faults")
+    click_row(browser, "faults", "leaf2")
+    until("one fault", lambda: browser.text("actions-note") == "10 LIMITED")
+    click_row(browser, "faults", "leaf2")
+    until("all again", lambda: browser.text("actions-note").startswith("250 APPLIED, 250 LIMITED"))
     browser.toggle("listed", "done")
     until("done alone", lambda: browser.text("actions-note") == "250 APPLIED")
     flow_id = fabric.flow(10_500, fabric.nics[500 % 8], "h1/eth1")["flow_id"]
