@@ -52,6 +52,10 @@ LASTING: Final = (LINK_HEALTH, ALERTS, ALERT_NOTES, CONFIG)
 """Topics whose records count until the next one of their subject, however old they are."""
 MAX_LASTING: Final = 100_000
 """Largest number of messages of `LASTING` in memory; the oldest are dropped."""
+DECODED_TOPICS: Final = frozenset({INVENTORY.name, CONTENTION.name})
+"""Topics of whose records moments near each other share the larger part."""
+MAX_DECODED: Final = 20_000
+"""Largest number of decoded messages of `DECODED_TOPICS` in memory."""
 ASSIGN_TIMEOUT_S: Final = 2.0
 SILENT_S: Final = 10.0
 """Longest time without an answer of the log, s."""
@@ -80,6 +84,8 @@ class PastLog:
         """Messages of `LASTING`, by append time."""
         self._offsets: dict[Place, int] = {}
         """Offset of the newest message in `_lasting`, by partition."""
+        self._decoded: dict[tuple[Place, int, int], Message] = {}
+        """Messages of `DECODED_TOPICS` by place, offset and append time, in the order of their last use."""
         self._lasting_ns = 0
         """Moment up to which `LASTING` was read."""
 
@@ -128,7 +134,16 @@ class PastLog:
         self._lasting.sort(key=_BY_TIME)
         del self._lasting[:-MAX_LASTING]
         announced = newest_only(sorted(recent))
-        return [one for one in announced if one.topic != INVENTORY.name or one.value is not None]
+        newest = [one for one in announced if one.topic != INVENTORY.name or one.value is not None]
+        return [self._decoded_once(one) if one.topic in DECODED_TOPICS else one for one in newest]
+
+    def _decoded_once(self, message: Message) -> Message:
+        """Return the message of an earlier moment, whose record is decoded, if it is the same."""
+        key = message.place, message.offset, message.append_ns
+        self._decoded[key] = earlier = self._decoded.pop(key, message)
+        if len(self._decoded) > MAX_DECODED:
+            del self._decoded[next(iter(self._decoded))]
+        return earlier
 
     def _keep(self, message: Message) -> None:
         """Keep a message of `LASTING`, unless an earlier call read it."""

@@ -14,13 +14,16 @@ from fabrictime.bench.web._recorded import PARTITIONS, Record, write_log
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_consumer import ConsumerStatus
 from fabrictime.state.fabric_state import FabricState
+from fabrictime.web import past_log
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.past_fabric import MOMENTS_KEPT, PastFabric
 from fabrictime.web.past_log import PastLog
 from schemas import codec
+from schemas.kafka import message
 from schemas.kafka.reader import BEGINNING, TopicReader, since
 from schemas.kafka.settings import as_settings
-from schemas.topics import LINK_HEALTH, TOPICS
+from schemas.messages import decode_message
+from schemas.topics import INVENTORY, LINK_HEALTH, TOPICS, Topic
 from tests.fabrictime.fabric_records import FabricRecords
 
 S = 1_000_000_000
@@ -88,6 +91,23 @@ def test_each_moment_has_its_own_state_in_any_order(log: str, fabric: FabricReco
     }
     for _ in range(2):
         assert {at: seen(past, fabric, at) for at in expected} == expected
+
+
+def test_moments_decode_a_record_once(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+
+    def count(topic: Topic[Any], *arguments: Any) -> Any:
+        decoded.append(topic.name)
+        return decode_message(topic, *arguments)
+
+    monkeypatch.setattr(message, "decode_message", count)
+    past = PastLog(log)
+    for _ in range(2):
+        assert [len(past.at(BEGIN + at * S, empty).state.nics) for at in (150, 155, 285)] == [8, 8, 8]
+    assert decoded.count(INVENTORY.name) == 2 * 8
+    monkeypatch.setattr(past_log, "MAX_DECODED", 1)
+    assert len(past.at(BEGIN + 285 * S, empty).state.nics) == 8
+    assert decoded.count(INVENTORY.name) == 2 * 8
 
 
 def test_the_changes_of_the_hour_before_are_known(log: str, fabric: FabricRecords) -> None:
