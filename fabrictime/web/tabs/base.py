@@ -279,7 +279,7 @@ class Tab(ABC, Generic[TabChoice]):
         age_s: float | None = None
         if snapshot.value is not None and snapshot.answered_s is not None:
             age_s = self.age_s(snapshot.value)
-            if age_s is not None:
+            if age_s is not None and self.time.at_ns is None:
                 age_s += now_s - snapshot.answered_s
         self._kpi("age", "—" if age_s is None else seconds_text(age_s), "newest window")
         self._set_banner(*self._history_banner(age_s, now_s))

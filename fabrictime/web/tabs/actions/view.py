@@ -93,6 +93,11 @@ class _View:
     has_exceptions: bool
     alerts: list[Alert]
 
+    @property
+    def are_suppressed_known(self) -> bool:
+        """Whether a policy has published its suppressed actions."""
+        return not all(unknown for _, unknown in self.policies.values())
+
 
 class ActionsTab(LiveTab[ActionsChoice]):
     """Shows all decisions, and one flow with its decisions."""
@@ -322,7 +327,10 @@ class ActionsTab(LiveTab[ActionsChoice]):
         rest = {name: count for name, count in counts.items() if name not in DONE}
         self._kpi("done", count_text(done), action_text.counts_text(rest) or "all of them")
         suppressed = view.suppressed_total
-        self._kpi("suppressed", count_text(suppressed), "see below" if suppressed else "nothing")
+        if view.are_suppressed_known:
+            self._kpi("suppressed", count_text(suppressed), "see below" if suppressed else "nothing")
+        else:
+            self._kpi("suppressed", "—", "not known")
         shares = [limit_use for limit_use in view.limits if limit_use.limit.startswith("flows")]
         if shares:
             highest = max(shares, key=lambda limit_use: limit_use.share)
@@ -379,8 +387,8 @@ class ActionsTab(LiveTab[ActionsChoice]):
         self.suppressed_note.set_text(note)
         if not policies:
             empty_text = "No policy cycle yet, so suppressed actions are unknown."
-        elif all(unknown for _, unknown in policies.values()):
-            empty_text = "Unknown yet."
+        elif not view.are_suppressed_known:
+            empty_text = "Not known yet: no policy cycle has listed them."
         else:
             empty_text = "Nothing is suppressed."
         self.suppressed_empty.set_text(empty_text)

@@ -152,7 +152,7 @@ class ClockTable:
         with card("ft-clock-list"):
             with ui.element("div").classes("ft-head"):
                 text("All clocks", "ft-title")
-                text("a click adds a clock to the charts above, or removes it", "ft-note")
+                text("a click adds a clock to the charts below, or removes it", "ft-note")
                 name_filter = ui.element("input").classes("ft-input")
                 name_filter.props('data-testid=filter placeholder="name contains" aria-label="name contains"')
                 name_filter.on("input", self._on_filter, js_handler="(e) => emit(e.target.value)")

@@ -250,7 +250,9 @@ class ClocksTab(Tab[ClocksChoice]):
         clocks, hint = self.choice.clocks, ""
         if not clocks and self._rows:
             few = len({row.clock for row in self._rows}) <= DRAW_ALL_CLOCKS
-            widest = f"drawn: the {WIDEST_CLOCKS} clocks with the widest bounds; choose others below"
+            widest = (
+                f"drawn: the {WIDEST_CLOCKS} clocks with the widest bounds of this span; choose others below"
+            )
             hint = "all clocks are drawn" if few else widest
         if (clocks, hint) == self._chips_shown:
             return

@@ -74,6 +74,10 @@ class DelaysChoice(Choice):
         return replace(choice, clock=query.get("clock") or None)
 
 
+NO_HEAT: Final = Heat([], None)
+"""The heat map before the history has answered."""
+
+
 class DelaysTab(Tab[DelaysChoice]):
     """Shows a heat map, one pair's series, and clocks."""
 
@@ -84,7 +88,7 @@ class DelaysTab(Tab[DelaysChoice]):
         super().__init__(context, choice)
         self.scope: frames.Scope | None = None
         self._nics: list[NicRow] = []
-        self._heat: Heat = Heat([], None)
+        self._heat: Heat = NO_HEAT
         self._matrix: frames.HeatMatrix | None = None
         self._sent: frames.HeatMatrix | None = None
         self._series: Series | None = None
@@ -277,7 +281,7 @@ class DelaysTab(Tab[DelaysChoice]):
         fleet = frames.places(self._nics, pairs)
         level = frames.level_for(fleet, self.scope)
         self._matrix = frames.heat_matrix(pairs, fleet, choice.metric, choice.direction, level, self.scope)
-        empty = not self._matrix.rows
+        empty = not self._matrix.rows or self._heat is NO_HEAT  # no answer yet does not mean no probes
         self.heat_empty.set_visibility(empty)
         self.heat.set_visibility(not empty)
         arrow = "row → column" if choice.direction == "forward" else "column → row"

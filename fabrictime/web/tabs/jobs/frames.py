@@ -49,7 +49,13 @@ _SORT_OF_VERDICT: Final = {
     Verdict.LAUNCH_SKEW: "launch_ns",
     Verdict.PCIE_LIMIT: "gpu_late_ns",
 }
-_TEXTS: Final = (("_ns", delay_text), ("_bps", bps_text), ("_bytes", bytes_text), ("_share", percent_text))
+_TEXTS: Final = (
+    ("_ns", delay_text),
+    ("_us", lambda us: delay_text(us * 1e3)),
+    ("_bps", bps_text),
+    ("_bytes", bytes_text),
+    ("_share", percent_text),
+)
 
 
 KINDS: Final = ("network", "host", "unknown", "healthy")

@@ -32,7 +32,7 @@ class VerdictPanel:
             columns = [
                 ("text", "evidence", "left"),
                 ("measured", "measured", "right"),
-                ("expected", "its like", "right"),
+                ("expected", "its peers", "right"),
             ]
             self.evidence = table(columns, "job-evidence", cells={"text": _evidence_cell})
             self.alternatives_part = part("job-alternatives-part")

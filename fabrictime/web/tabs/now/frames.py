@@ -66,7 +66,7 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: 
         "age": seconds_text((now_ns - incident.since_ns) / 1e9),
         "jobs": incident.jobs,
         "done": view.done(incident),
-        "step": incident.next_step,
+        "step": incident.next_step[:1].upper() + incident.next_step[1:],
         "runbook": page_of(cause.kind, runbook_url),
     }
 

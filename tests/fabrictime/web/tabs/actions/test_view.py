@@ -67,6 +67,7 @@ def test_an_empty_tab_shows_the_mode_and_missing_inputs(show: Any, browser: Any,
         "no decision", lambda: browser.text("actions-empty").startswith("No decision yet: the policy decides")
     )
     until("not known", lambda: "No policy cycle yet" in browser.text("suppressed-empty"))
+    assert "not known" in browser.text("kpi-suppressed")
     assert browser.text("mode") == "OBSERVE: decisions are only published; the default"
     assert "OBSERVE" in browser.text("kpi-mode")
     until("nothing is paced", lambda: browser.text("paced-note") == "No flow is paced.")

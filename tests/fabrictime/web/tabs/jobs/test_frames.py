@@ -74,6 +74,7 @@ def test_evidence_has_units_and_the_figure_of_its_like(made: JobRecords, fabric:
     [row] = frames.evidence_rows(head)
     assert (row["measured"], row["expected"]) == ("94.0 µs", "4.00 µs")
     assert row["from"] == "fabric.delays h3/eth1"
+    assert frames.figure_text("data_us", 1300.0) == "1.30 ms"
     [other] = frames.alternative_rows(head)
     assert (other["verdict"], other["confidence"]) == ("slow sender", "20%")
     chips = frames.subject_chips(head)
