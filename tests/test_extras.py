@@ -5,30 +5,48 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-SERVER = {
-    "aiohttp",
-    "aiokafka",
-    "chdb",
-    "clickhouse_connect",
-    "cramjam",
-    "crc32c",
-    "faust",
-    "lz4",
-    "nicegui",
-    "pyarrow",
+
+
+def closure(lines: list[str]) -> set[str]:
+    """Return the names of the distributions that these requirements install, with their own requirements."""
+    names: set[str] = set()
+    waiting = [(Requirement(line), "") for line in lines]
+    while waiting:
+        requirement, extra = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if (requirement.marker and not requirement.marker.evaluate({"extra": extra})) or name in names:
+            continue
+        names.add(name)
+        try:
+            own = [Requirement(line) for line in requires(name) or ()]
+        except PackageNotFoundError:
+            continue
+        waiting += [(one, more) for one in own for more in ("", *requirement.extras)]
+    return names
+
+
+AGENT = closure(PROJECT["dependencies"])
+OTHERS = {
+    module
+    for module, names in packages_distributions().items()
+    if not AGENT & set(map(canonicalize_name, names)) and not (ROOT / module).exists()
 }
+"""Modules in this environment that an installation of the agent alone lacks."""
 BLOCKED = """
 import importlib.abc, sys
 
 class Blocked(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {server!r}:
+        if name.partition(".")[0] in {others!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Blocked())
@@ -36,8 +54,8 @@ sys.meta_path.insert(0, Blocked())
 
 
 def without_server(code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a process that finds no package of the extra `server`."""
-    script = BLOCKED.format(server=SERVER) + code
+    """Run code in a process that finds no package but those of the agent."""
+    script = BLOCKED.format(others=OTHERS) + code
     return subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -65,6 +83,12 @@ def test_every_module_of_the_agent_is_importable_without_the_server() -> None:
     assert missing == []
 
 
+def test_the_closure_of_the_agent_leaves_out_what_only_other_packages_need() -> None:
+    """Typer carried Click along once; a command that imports it then failed on every host."""
+    assert {"chdb", "nicegui", "faust", "aiohttp", "click", "pytest"} <= OTHERS
+    assert not {"typer", "rich", "numpy", "confluent_kafka", "pydantic_core", "_cffi_backend"} & OTHERS
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["service", "prober", "--help"]])
 def test_the_command_line_works_without_the_server(arguments: list[str]) -> None:
     done = without_server(
@@ -78,7 +102,7 @@ def test_a_command_of_the_server_names_the_extra(tmp_path: Path) -> None:
     done = without_server(
         "import importlib.util\n"
         "find = importlib.util.find_spec\n"
-        f"importlib.util.find_spec = lambda name: None if name in {SERVER!r} else find(name)\n"
+        f"importlib.util.find_spec = lambda name: None if name in {OTHERS!r} else find(name)\n"
         f"sys.argv[1:] = {arguments!r}\nfrom fabrictime.commands.cli import main\nsys.exit(main())"
     )
     assert done.returncode == 2

@@ -10,7 +10,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import click
+import typer
 
 if TYPE_CHECKING:
     from schemas.kafka.reader import Start
@@ -21,7 +21,7 @@ JOBS_S: Final = 600.0
 """How far back jobs are read, s."""
 
 
-def job_names(ctx: click.Context, incomplete: str) -> list[str]:
+def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the jobs of the last minutes that begin with the text."""
     from schemas.kafka.reader import back
     from schemas.topics import DIAGNOSES
@@ -29,7 +29,7 @@ def job_names(ctx: click.Context, incomplete: str) -> list[str]:
     return _keys(ctx, DIAGNOSES, back(JOBS_S), incomplete)
 
 
-def link_names(ctx: click.Context, incomplete: str) -> list[str]:
+def link_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the links, NICs and hosts with a state of health that begin with the text."""
     from schemas.kafka.reader import BEGINNING
     from schemas.topics import LINK_HEALTH
@@ -37,7 +37,7 @@ def link_names(ctx: click.Context, incomplete: str) -> list[str]:
     return _keys(ctx, LINK_HEALTH, BEGINNING, incomplete)
 
 
-def nic_names(ctx: click.Context, incomplete: str) -> list[str]:
+def nic_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the NICs of the fleet that begin with the text."""
     from schemas.kafka.reader import BEGINNING
     from schemas.topics import INVENTORY
@@ -52,7 +52,7 @@ def topic_names(incomplete: str) -> list[str]:
     return [name for name in TOPICS if name.startswith(incomplete)]
 
 
-def _keys(ctx: click.Context, topic: Topic, start: Start, incomplete: str) -> list[str]:
+def _keys(ctx: typer.Context, topic: Topic, start: Start, incomplete: str) -> list[str]:
     """Return the keys of a topic in the running log that begin with the text, in natural order."""
     from fabrictime.commands.options import log_if_any, settings_of
     from schemas.ids import natural
@@ -63,7 +63,7 @@ def _keys(ctx: click.Context, topic: Topic, start: Start, incomplete: str) -> li
     with contextlib.redirect_stderr(io.StringIO()):
         try:
             cluster = log_if_any(settings_of(config, directory, params.get("log")))
-        except click.exceptions.Exit:  # settings that are wrong: the command itself says why
+        except typer.Exit:  # settings that are wrong: the command itself says why
             return []
     if isinstance(cluster, str):
         return []
