@@ -17,8 +17,9 @@ class SecretFileError(ValueError):
 def read_secret(path: Path, name: str, expected: str) -> bytes:
     """Return the content of a file that only its owner can read. Raises SecretFileError.
 
-    A file of root may also be readable to our group, as secrets that Kubernetes mounts. `name`: the setting;
-    `expected`: content of the file, for messages.
+    A file of root may also be readable to our group, as secrets that Kubernetes mounts. Root also reads files of
+    other users, such as the key of the agent's user. `name`: the setting; `expected`: content of the file, for
+    messages.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -32,7 +33,7 @@ def read_secret(path: Path, name: str, expected: str) -> bytes:
         if status.st_mode & (0o037 if is_mounted else 0o077):
             mode = stat.S_IMODE(status.st_mode)
             raise SecretFileError(f"{name} {path}: mode {mode:04o}, expected 0600, others could read it")
-        if status.st_uid not in (os.geteuid(), 0):
+        if os.geteuid() and status.st_uid not in (os.geteuid(), 0):
             raise SecretFileError(f"{name} {path}: belongs to user {status.st_uid}, expected {os.geteuid()}")
         return os.read(fd, MAX_BYTES)
     finally:

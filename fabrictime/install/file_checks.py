@@ -64,7 +64,15 @@ def _key(config: Config) -> Outcome:
         read_key(path)
     except SecretFileError as error:
         return Outcome("files", "probe key", Level.FAILED, str(error), _key_fix(path))
+    agent, key = _owner(config.up.data_directory), path.stat()
+    if agent is not None and key.st_uid != agent and not key.st_mode & stat.S_IRGRP:
+        text = f"{path}: belongs to user {key.st_uid}, the data directory to user {agent}"
+        return Outcome("files", "probe key", Level.FAILED, text, f"chown {agent} {path}")
     return Outcome("files", "probe key", Level.OK, str(path))
+
+
+def _owner(path: Path) -> int | None:
+    return path.stat().st_uid if path.exists() else None
 
 
 def _key_fix(path: Path) -> str:

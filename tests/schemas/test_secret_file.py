@@ -36,6 +36,14 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_root_reads_the_key_of_the_user_of_the_agent(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    write_secret(path, b"text")
+    os.chown(path, 10_001, 10_001)
+    assert read_secret(path, "key", "a key") == b"text"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize(("mode", "is_read"), [(0o440, True), (0o400, False), (0o460, False), (0o444, False)])
 def test_a_secret_that_kubernetes_mounts_is_read(tmp_path: Path, mode: int, is_read: bool) -> None:
     """It belongs to root and to the group of the pod."""

@@ -1,5 +1,7 @@
 """Checks of an agent's files."""
 
+import os
+
 import pytest
 
 from fabrictime.install.file_checks import file_outcomes, fleet_of, settings_outcomes
@@ -51,6 +53,18 @@ def test_a_key_that_others_read_or_that_is_missing_has_a_fix(config):
     config.probes.key_file.unlink()
     (outcome,) = faults(file_outcomes(config))
     assert "--join KEYFILE" in outcome.fix
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize(("key_owner", "fix"), [(10_001, None), (0, "chown 10001 ")])
+def test_root_checks_that_the_user_of_the_agent_owns_its_key(config, tmp_path, key_owner, fix):
+    (tmp_path / "data").mkdir(mode=0o700)
+    os.chown(tmp_path / "data", 10_001, 10_001)
+    os.chown(config.probes.key_file, key_owner, key_owner)
+    outcomes = faults(file_outcomes(config))
+    assert [outcome.fix for outcome in outcomes] == (
+        [] if fix is None else [fix + str(config.probes.key_file)]
+    )
 
 
 def test_a_host_that_the_fleet_file_lacks_gets_the_command(config):
