@@ -17,9 +17,9 @@ class SecretFileError(ValueError):
 def read_secret(path: Path, name: str, expected: str) -> bytes:
     """Return the content of a file that only its owner can read. Raises SecretFileError.
 
-    A file of root may also be readable to our group, as secrets that Kubernetes mounts. Root also reads files of
-    other users, such as the key of the agent's user. `name`: the setting; `expected`: content of the file, for
-    messages.
+    A file of root may also be readable to our group, as secrets that Kubernetes mounts. Root also reads files
+    of other users, such as the key of the agent's user. `name`: the setting; `expected`: content of the file,
+    for messages.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
