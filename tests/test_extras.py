@@ -83,7 +83,7 @@ def test_every_module_of_the_agent_is_importable_without_the_server() -> None:
     assert missing == []
 
 
-def test_the_closure_of_the_agent_leaves_out_what_only_other_packages_need() -> None:
+def test_the_agent_does_without_packages_that_only_others_need() -> None:
     """Typer carried Click along once; a command that imports it then failed on every host."""
     assert {"chdb", "nicegui", "faust", "aiohttp", "click", "pytest"} <= OTHERS
     assert not {"typer", "rich", "numpy", "confluent_kafka", "pydantic_core", "_cffi_backend"} & OTHERS

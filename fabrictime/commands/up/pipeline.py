@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from fabrictime.state.scorecard import Reading
     from producers.settings import NicSettings
 
-PLAIN_EVERY_S: Final = 5.0
-"""Pause between two lines of figures where the output is no terminal."""
+PLAIN_EVERY_S: Final = 60.0 if "NOTIFY_SOCKET" in os.environ else 5.0
+"""Pause between two lines of figures where the output is no terminal; the journal of systemd gets fewer."""
 
 STATE_EVERY_S: Final = 1.0
 STATE_RETRY_S: Final = 10.0

@@ -67,7 +67,7 @@ def test_the_unit_lets_the_audit_read_clock_and_kernel_log_and_change_neither():
     allowed: set[str] = set()
     for line in (value for name, value in options()[0] if name == "SystemCallFilter"):
         calls = set().union(
-            *(calls_of(word) if word[0] == "@" else {word} for word in line.removeprefix("~").split())
+            *(calls_of(name) if name[0] == "@" else {name} for name in line.removeprefix("~").split())
         )
         allowed = allowed - calls if line[0] == "~" else allowed | calls
     assert {"adjtimex", "clock_adjtime", "syslog", "setpriority", "chown", "openat"} <= allowed
