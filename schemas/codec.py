@@ -112,10 +112,7 @@ def parsed_schema(name: str) -> Any:
 
 @cache
 def fingerprint_of(name: str) -> bytes:
-    """Return the schema's fingerprint on the wire: 8 bytes, CRC-64-AVRO, little endian.
-
-    It is defined in Avro 1.12, 'Parsing Canonical Form'.
-    """
+    """Return the schema's fingerprint: 8 bytes, CRC-64-AVRO, little endian (Avro 1.12)."""
     return _fingerprint(raw_schema(name))
 
 
@@ -264,10 +261,7 @@ def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[dict[
 
 
 def encode_head(name: str, record: Mapping[str, Any], last: str, registry: Registry | None = None) -> bytes:
-    """Encode the first fields of `record`, up to and including `last`.
-
-    Raises as `encode` does, and KeyError if the record has no field `last`.
-    """
+    """Encode the fields of `record` up to and including `last`. Raises as `encode`, or KeyError."""
     schema = _head_schema(name, last)
     head = {field: record[field] for field in schema.fields if field in record}
     return header(name, registry) + _written(name, head, schema.parsed)

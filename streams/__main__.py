@@ -1,7 +1,4 @@
-"""Runs one stream worker, for benches and tests: `python -m streams '{"stages": ["map"]}'`.
-
-The argument is `StreamSettings` as JSON.
-"""
+"""Runs one stream worker, for benches and tests: `python -m streams JSON` of `StreamSettings`."""
 
 from __future__ import annotations
 

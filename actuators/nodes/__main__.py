@@ -1,7 +1,4 @@
-"""Runs the drain service, for benches and tests: `python -m actuators.nodes '{"nodes": {...}}'`.
-
-The argument is `ActuatorSettings` as JSON.
-"""
+"""Runs the drain service, for benches and tests: `python -m actuators.nodes JSON` of `ActuatorSettings`."""
 
 from __future__ import annotations
 

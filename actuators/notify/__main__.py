@@ -1,7 +1,4 @@
-"""Runs the notifier, for benches and tests: `python -m actuators.notify '{"receivers": {}}'`.
-
-The argument is `NotifySettings` as JSON.
-"""
+"""Runs the notifier, for benches and tests: `python -m actuators.notify JSON` of `NotifySettings`."""
 
 from __future__ import annotations
 

@@ -211,10 +211,7 @@ def _messages(bootstrap: str, topics: Sequence[Topic], deadline: float) -> Itera
 
 
 def _finished_ms(bootstrap: str, last: int, nics: int, worker: Service) -> int:
-    """Return the append time, ms, of the last record of window `last`.
-
-    Its records are the delays of all NICs and the shard's clock offsets.
-    """
+    """Return the append time, ms, of the last record of window `last`: all NICs' delays and clock offsets."""
     delays: set[str] = set()
     newest = offsets = 0
     for message in _messages(bootstrap, [DELAYS, CLOCK_OFFSETS], time.monotonic() + TIMEOUT_S):

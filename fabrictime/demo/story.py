@@ -211,10 +211,7 @@ class Chapter:
         return [] if handler is None else handler(event.record, event.at_ns)
 
     def heal(self, at_ns: int, more: str = "", missed: str = "") -> list[Line]:
-        """End the fault at `at_ns`; return lines that sum it up.
-
-        `more` is about its end; `missed` says why it was not detected.
-        """
+        """End the fault at `at_ns`; return its summary. `more`: about its end; `missed`: why undetected."""
         lasted_s = self._since_ms(at_ns) / 1e3
         self.outcome.lasted_s = lasted_s
         lines = [Line(lasted_s, "healed" if self.step.is_link else "ended", self._healed_text(more))]

@@ -44,10 +44,7 @@ def slurm_block(networks: Sequence[Network]) -> str:
 
 
 def slurm_yaml(networks: Sequence[Network]) -> str:
-    """Return topology.yaml with a tree and blocks for each network; the tree of the first one is the default.
-
-    Raises BadExport.
-    """
+    """Return topology.yaml with a tree and blocks per network; default: the first. Raises BadExport."""
     topologies: list[dict[str, Any]] = []
     for number, network in enumerate(networks):
         switches = [

@@ -137,10 +137,7 @@ def _varint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def records(payload: memoryview, count: int) -> Iterator[Record]:
-    """Yield the `count` records of an uncompressed payload.
-
-    Raises ValueError or IndexError if the bytes are not records.
-    """
+    """Yield `count` records of an uncompressed payload. Raises ValueError or IndexError for other bytes."""
     position = 0
     for _ in range(count):
         start = position

@@ -73,10 +73,7 @@ def fabric_nics(fabric: Fabric) -> list[NicSettings]:
 
 
 def sim_settings(fleet: str) -> dict[str, Any] | None:
-    """Return the settings of the simulated fleet from `sim` or `sim:1024,...`; else None.
-
-    Raises ConfigError.
-    """
+    """Return the simulated fleet's settings from `sim` or `sim:1024,...`; else None. Raises ConfigError."""
     kind, mark, text = fleet.partition(":")
     if kind != SIM:
         return None

@@ -135,10 +135,7 @@ def port_holder(host: str, port: int) -> str:
 
 
 def write(directory: Path, state: Mapping[str, Any]) -> None:
-    """Write the state for `read`, which never sees a part of it.
-
-    Its times are those since the boot, because the system clock may step.
-    """
+    """Write the state for `read`, as a whole. Its times are since boot, because the system clock may step."""
     path = directory / STATE_FILE
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps({**state, "boot": boot_id(), "written_boot_s": boot_s()}), encoding="utf-8")

@@ -76,10 +76,7 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def _stat_of(pid: int) -> list[str] | None:
-    """Return the fields after the name in /proc/PID/stat; None if there is no such process.
-
-    The name is skipped because it may contain spaces.
-    """
+    """Return the fields after the name, which may have spaces, in /proc/PID/stat; None without one."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -62,10 +62,7 @@ _DURATION_MAX_S: Final = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSpec:
-    """One fault, as parsed from a line.
-
-    `share` (0..1) is the share of lost packets or of the remaining rate. `for_s` None: until cleared.
-    """
+    """A parsed fault. `share` (0..1): of lost packets or remaining rate. `for_s` None: until cleared."""
 
     kind: str
     target: str

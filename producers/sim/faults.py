@@ -43,10 +43,7 @@ class LinkStates:
 
 
 def resolve(spec: FaultSpec, fleet: Fleet, jobs: Mapping[str, Sequence[int]] | None = None) -> Target:
-    """Return the target of a fault. Raises ValueError if the fleet has no such target.
-
-    `jobs` maps each job's name to its NICs by rank.
-    """
+    """Return a fault's target. Raises ValueError if there is none. `jobs`: NICs by rank by job name."""
     if spec.kind in ON_RANKS or spec.kind in ON_JOBS:
         return _of_job(spec, fleet, jobs or {})
     if spec.kind in ON_NICS:

@@ -27,10 +27,7 @@ _MAX_FORMER_PORTS: Final = 32
 
 
 class SimFlowRoutes:
-    """The flow routes of all pairs of NICs.
-
-    `count` is the number of candidate ports, and `limit` the maximum number of published pairs.
-    """
+    """All NIC pairs' flow routes. `count`: candidate ports; `limit`: maximum of published pairs."""
 
     def __init__(self, fleet: Fleet, shard: str, count: int, limit: int) -> None:
         self._fleet, self._shard, self._count, self._max_pairs = fleet, shard, count, limit

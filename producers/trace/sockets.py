@@ -100,10 +100,7 @@ def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, in
 
 
 def _bind_as_routed(sock: socket.socket, address: str, device: str | None) -> None:
-    """Bind a socket to an address, and also to the device if the address requires it.
-
-    Addresses in a VRF and link-local addresses require it.
-    """
+    """Bind a socket to an address, and to the device for addresses in a VRF and link-local ones."""
     try:
         bind_to_device(sock, address, 0, None)
     except OSError as error:

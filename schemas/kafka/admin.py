@@ -248,10 +248,7 @@ def _new(topic: Topic, partitions: int, replication: int, hours: Mapping[str, fl
 def _configure(
     client: Any, topics: list[Topic], hours: Mapping[str, float], timeout_s: float, wrong: list[str]
 ) -> dict[str, str]:
-    """Set the configuration values that differ, as far as the broker supports them.
-
-    The embedded log has settings of its own instead.
-    """
+    """Set the differing configuration values that the broker supports; the embedded log has own settings."""
     differing_by_topic, stamped, unread = _differing_configs(client, topics, hours, timeout_s)
     wrong += unread
     lines: dict[str, str] = {}

@@ -79,10 +79,7 @@ class ConfluentRegistry:
         return new_id
 
     def schema_of(self, schema_id: int | bytes) -> Mapping[str, Any]:
-        """Return the Avro schema with this id.
-
-        Raises KeyError if the registry has no such Avro schema, RegistryUnavailable if it does not answer.
-        """
+        """Return the Avro schema with this id. Raises KeyError if there is none, or RegistryUnavailable."""
         if isinstance(schema_id, bytes):
             raise KeyError(f"schema {schema_id.hex()}: a schema registry has ids, no fingerprints")
         cached = self._schemas.get(schema_id)

@@ -1,7 +1,4 @@
-"""The declaration of a metric, and a sample of it.
-
-Names follow Prometheus' conventions: prefix, base unit, `_total` for counters.
-"""
+"""A metric's declaration, and a sample. Prometheus' names: prefix, base unit, `_total` for counters."""
 
 from __future__ import annotations
 

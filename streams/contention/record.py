@@ -33,10 +33,7 @@ def signature(window: Window, view: LinkView) -> tuple[Any, ...]:
 def make_record(
     shard: str, view: LinkView, views: Views, state: ContentionState, end_ns: int, *, lost: bool = False
 ) -> ContentionWindow:
-    """Return a record of a link's open window, and restart the sums for the next record.
-
-    `lost`: the window closes because data are missing.
-    """
+    """Return a record of a link's open window, and restart its sums. `lost`: it closes for missing data."""
     link, window = view.link, view.link.window
     if window is None:
         raise ValueError(f"{link.name} has no open window")

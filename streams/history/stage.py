@@ -55,10 +55,7 @@ class HistoryOperator(Operator):
         return partial(self._rows_of, messages)
 
     def _rows_of(self, messages: Sequence[Message]) -> Sequence[Output]:
-        """Return the rows of messages, without those that cannot be decoded.
-
-        Raises BadRecord for a record with values that no column can store.
-        """
+        """Return the rows of decodable messages. Raises BadRecord for values that no column can store."""
         readable: list[Message] = []
         for message in messages:
             try:

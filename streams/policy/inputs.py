@@ -82,10 +82,7 @@ REPEAT_SUPPRESSED_NS: Final = 10 * NS_PER_S
 
 
 def read_from(epoch: int) -> dict[str, int]:
-    """Return the append time, ns, from which the owner of an epoch reads each topic.
-
-    An epoch's number is the log time at which it begins, in ms.
-    """
+    """Return the append time, ns, from which an epoch's owner reads each topic. Epochs are numbered by ms."""
     starts_ns = dict.fromkeys((topic.name for topic in WHOLE_TOPICS), 0)
     for name, lookback_ns in LOOKBACK_NS.items():
         starts_ns[name] = max(0, epoch * NS_PER_MS - lookback_ns)

@@ -27,10 +27,7 @@ CHECKED: Final = ("cells", "nic", "peer", "direction", "slot", "count", "at_ns",
 
 
 def validate_queueing(record: PathQueueing, now_ns: int) -> PathQueueing:
-    """Return the record if its columns are consistent and its times near `now_ns` (fabric time).
-
-    Raises BadRecord otherwise.
-    """
+    """Return the record. Raises BadRecord for inconsistent columns or times far from `now_ns` (fabric)."""
     rows, cells = len(record["nic"]), len(record["slot"])
     _check_lengths(record, rows, cells)
     _check_values(record, rows, cells)

@@ -106,10 +106,7 @@ def encode_columnar(kind: type[R], record: R, registry: codec.Registry | None = 
 
 
 def decode_columnar(data: bytes, kind: type[R], registry: codec.Registry | None = None) -> R:
-    """Decode and check a record; its columns become arrays of int64, float32 or float64 instead of lists.
-
-    Raises BadRecord as `codec.decode` does.
-    """
+    """Decode and check a record, with arrays of int64, float32 or float64 as columns. Raises BadRecord."""
     return cast("R", _decoded(data, kind.__name__, registry))
 
 

@@ -137,10 +137,7 @@ def _dead_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[s
 
 
 def _grey_links(progress: Progress, nics: int, trials: int, seed: int) -> dict[str, Value]:
-    """Let single links lose 5 % of packets, one by one; return the 95th percentile of the detection time.
-
-    An undetected link counts as infinite.
-    """
+    """Let single links lose 5 %, one by one; return the p95 of the detection time, infinite if undetected."""
     progress(f"lossy links: {trials} times 5 % on a link of {nics} NICs")
     it, rng = _Evaluated(nics, seed + 1), np.random.default_rng(seed + 1)
     it.pump(WARM_S)

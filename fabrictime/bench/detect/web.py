@@ -84,10 +84,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The rows that the page showed for a case.
-
-    Times are in s, from the fault's creation and from its removal; None if the page was too late.
-    """
+    """The rows that the page showed for a case, s from the fault's creation and removal; None if too late."""
 
     case: Case
     named_s: float | None

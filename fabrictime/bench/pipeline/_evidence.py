@@ -79,10 +79,7 @@ class Ages:
         return np.asarray((self._now_ns(clock, self.append_ns[inside]) - self.content_ns[inside]) / 1e9)
 
     def reader_ages_s(self, clock: FleetClock, span_ns: tuple[int, int]) -> Float64s:
-        """Return the age, s, of the newest content at regular instants of a span.
-
-        Instants before the first record of all are left out.
-        """
+        """Return the age, s, of the newest content at regular instants from the first record on."""
         instants = np.arange(*span_ns, GRID_NS, dtype=np.int64)
         place = np.searchsorted(self.append_ns, instants, "right") - 1
         instants, place = instants[place >= 0], place[place >= 0]

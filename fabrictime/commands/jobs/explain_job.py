@@ -55,10 +55,7 @@ def between(
     since_s: float,
     registry: codec.Registry | None = None,
 ) -> tuple[Run, Run]:
-    """Return two runs. Each of `runs` is the name of a job, or an interval of `job` as FROM..TO.
-
-    Raises ValueError if one of them has no records.
-    """
+    """Return two runs, each a job's name or a FROM..TO of `job`. Raises ValueError without records."""
     both = [_run(cluster, job, text, since_s, registry) for text in runs]
     return both[0], both[1]
 

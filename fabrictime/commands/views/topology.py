@@ -91,10 +91,7 @@ def main(
     file: Path | None = None,
     registry: codec.Registry | None = None,
 ) -> Picture:
-    """Print the fabric once, or write it to `file`; return it.
-
-    Raises ValueError if the log cannot be read, OSError if the file cannot be written.
-    """
+    """Print the fabric once, or write it to `file`; return it. Raises ValueError without a log, OSError."""
     reader = Reader(cluster, registry)
     try:
         reader.catch_up()

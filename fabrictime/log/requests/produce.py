@@ -1,7 +1,4 @@
-"""Answers Produce and InitProducerId.
-
-Produce is decoded here, without the general codec, so that the payload is written from the receive buffer.
-"""
+"""Answers Produce and InitProducerId; writes Produce's payload from the receive buffer, without the codec."""
 
 from __future__ import annotations
 

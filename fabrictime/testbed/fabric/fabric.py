@@ -89,10 +89,7 @@ class FabricNic:
 
 
 class Fabric:
-    """A fabric that exists from `open` (or `with`) to `close`.
-
-    Methods may be called from any thread, but only one fault may be changed at a time.
-    """
+    """A fabric from `open` (or `with`) to `close`. Any thread may call it, one fault at a time."""
 
     def __init__(self, settings: FabricSettings | None = None, name: str | None = None) -> None:
         self.settings = settings or FabricSettings()
@@ -124,10 +121,7 @@ class Fabric:
         self.close()
 
     def open(self) -> Self:
-        """Build the whole fabric.
-
-        Raises NamespacesDenied if `enter` was not called, and FabricError if the kernel refuses a part.
-        """
+        """Build the fabric. Raises NamespacesDenied without `enter`, FabricError if the kernel refuses."""
         if self._paths:
             raise FabricError(f"fabric {self.name}: it is open already")
         if not userns.inside():

@@ -256,10 +256,7 @@ def message(kind: type[Any], number: int, family: int = NFPROTO_NETDEV, **attrib
 
 
 def commit(messages: list[Any]) -> None:
-    """Send the messages as one transaction, of which the kernel applies all or none.
-
-    Raises OSError for the first message that it refuses.
-    """
+    """Send the messages as one transaction, applied all or none. Raises OSError for the first refused one."""
     batch = bytearray()
     edges = [nfgen_msg(), nfgen_msg()]
     for edge, number in zip(edges, (_BATCH_BEGIN, _BATCH_END), strict=True):

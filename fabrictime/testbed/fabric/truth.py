@@ -219,10 +219,7 @@ class Truth:
     def likely_path_of(
         self, source: str, destination: str, sport: int, dport: int, protocol: Protocol = "udp"
     ) -> list[str]:
-        """Return the path that the kernel's route lookup gives, without sending packets.
-
-        The result is cached until a fault changes it.
-        """
+        """Return the path of the kernel's route lookup, without packets, cached until a fault changes it."""
         start, end = self._ends(source, destination, sport, dport, protocol)
         key = (start.nic, end.nic, sport, dport, protocol)
         with self._lock:

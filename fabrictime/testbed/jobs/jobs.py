@@ -307,10 +307,7 @@ class Jobs(Workers[Job]):
         return make_job_plan(spec.kind, len(ranks), spec.connections, spec.size_bytes)
 
     def start(self, spec: JobSpec) -> Job:
-        """Start a job; return it once all its connections are established.
-
-        Raises ValueError for a bad spec, FabricError if it cannot start.
-        """
+        """Start a job; return it once it is connected. Raises ValueError for a bad spec, or FabricError."""
         ranks = self._ranks(spec)
         spec.check_values(len(ranks))
         order = asdict(spec)

@@ -131,10 +131,7 @@ def _prefix(address: str | None, length: int, family: int) -> str:
 
 
 class LiveNetwork:
-    """The network of the namespace `netns`; of the process's own if it is None.
-
-    `nics`: interfaces of the NICs that the agent measures.
-    """
+    """The network of namespace `netns` (None: the process's own). `nics`: the agent's NICs' interfaces."""
 
     def __init__(self, netns: str | None = None, nics: tuple[str, ...] = ()) -> None:
         self.netns, self.nics = netns, nics

@@ -157,10 +157,7 @@ class Discovery:
         return sorted(services.values(), key=lambda one: (-one.sockets, one.port, one.address, one.user))
 
     def _scan(self, ports: Mapping[int, int]) -> bool:
-        """Find the processes of listening sockets; return whether all processes were examined in time.
-
-        `ports`: port by inode.
-        """
+        """Return whether all processes of listening sockets were examined in time. `ports`: port by inode."""
         end_s = time.monotonic() + _SCAN_S
         namespace = self._namespace()
         pids = self._processes()

@@ -230,10 +230,7 @@ class RdmaProbeService:
 
 
 def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = SYSFS) -> int:
-    """Probe until SIGTERM or SIGINT.
-
-    Returns the exit code: 0 if stopped or with nothing to probe (logged), 2 if it cannot start.
-    """
+    """Probe until SIGTERM or SIGINT. Return 0 if stopped or with nothing to probe (logged), 2 if it fails."""
     stop = StopRequest()
     stop.set_on_signals()
     reason, device = rdma_unavailable(settings, nic, sysfs), rdma_device_of(nic, sysfs)
