@@ -257,6 +257,8 @@ def comments_of(text: str) -> str:
     """Return the comments of a Python file, with consecutive lines joined to paragraphs."""
     lines: list[str] = []
     last = -1
+    if "#" not in text:
+        return ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type != tokenize.COMMENT or re.match(r"#\s*(?:noqa|type:|fmt:|!)", token.string):
             continue

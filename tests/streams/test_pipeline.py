@@ -24,6 +24,7 @@ from fabrictime.log.server import LogServer
 from fabrictime.log.settings import LogSettings
 from schemas import codec
 from schemas.topics import CLOCK_FITS, CLOCK_OFFSETS, DELAYS, INVENTORY, PROBES, REJECTS, TOPICS
+from tests.examples import draws
 
 PARTITIONS = 4
 SETTINGS: dict[str, Any] = {"stages": ["map", "solve"], "window_ms": 500, "session_timeout_s": 3}
@@ -241,7 +242,7 @@ def test_tombstones_are_skipped(log: Log, tmp_path: Path) -> None:
     assert log.records(REJECTS.name) == []
 
 
-@pytest.mark.parametrize("pause_s", [1.3, 2.1])
+@pytest.mark.parametrize("pause_s", draws([1.3, 2.1]))
 def test_kill_9_in_mid_window_loses_and_doubles_no_sample(log: Log, tmp_path: Path, pause_s: float) -> None:
     first = Service("streams", {"kafka": {"bootstrap": log.bootstrap}, **SETTINGS}, tmp_path)
     try:

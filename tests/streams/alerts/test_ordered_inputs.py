@@ -36,6 +36,7 @@ from streams.contention.rules import ContentionRules
 from streams.links.health.shard_health import ShardHealth
 from streams.runtime.flow_table import FlowTable
 from streams.runtime.route_table import RouteTable
+from tests.examples import draws
 from tests.streams.alerts.script import RULE, T0, slow
 from tests.streams.contention.test_detector import queue
 
@@ -274,7 +275,7 @@ def test_link_health_does_not_depend_on_the_frequency_of_evaluation() -> None:
     assert sorted(again, key=repr) == sorted(published, key=repr)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", draws(range(2)))
 def test_followed_live_in_whatever_pieces_the_hour_gives_the_same_alerts(seed: int) -> None:
     inputs = AlertInputs()
     live = merged(follow(inputs, hour().messages, random.Random(seed), EPOCH_NS, END_NS))
@@ -282,7 +283,7 @@ def test_followed_live_in_whatever_pieces_the_hour_gives_the_same_alerts(seed: i
     assert live == at_once()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", draws(range(3)))
 def test_workers_that_die_at_any_time_raise_the_same_alerts(seed: int) -> None:
     """Each takes over what its predecessor published, the last of which may be lost, and reads again only
     what `read_from` says."""

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +82,16 @@ def test_faults_of_the_library_are_those_of_the_injector(library: Path) -> None:
 
 
 def test_samples_of_utilisation_and_power(library: Path) -> None:
-    assert json.loads(_run(library, "", ACTIVITY).stdout) == activity()
+    faults = ("", "stalled", "lost", "unreadable utilisation")
+    with ThreadPoolExecutor() as pool:  # each waits for five seconds of samples
+        done = pool.map(lambda fault: _run(library, fault, ACTIVITY), faults)
+    outputs = {fault: one.stdout for fault, one in zip(faults, done, strict=True)}
+    assert json.loads(outputs[""]) == activity()
     host = HEALTHY.copy()
     stalled(host)
-    assert json.loads(_run(library, "stalled", ACTIVITY).stdout) == json.loads(host.commands[NVML, ACTIVITY])
-    assert json.loads(_run(library, "lost", ACTIVITY).stdout)["gpus"][3] == {"lost": "GPU is lost"}
-    host.commands[NVML, ACTIVITY] = _run(library, "unreadable utilisation", ACTIVITY).stdout
+    assert json.loads(outputs["stalled"]) == json.loads(host.commands[NVML, ACTIVITY])
+    assert json.loads(outputs["lost"])["gpus"][3] == {"lost": "GPU is lost"}
+    host.commands[NVML, ACTIVITY] = outputs["unreadable utilisation"]
     result = run_check(CHECKS["gpu.stalled"], host)
     assert result.status is AuditStatus.UNKNOWN
     assert result.text.startswith("GPU 3: unreadable: utilisation_percent: ")

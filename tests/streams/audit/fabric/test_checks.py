@@ -14,6 +14,7 @@ from schemas import codec
 from schemas.records import AuditCategory, AuditResult, AuditSeverity, AuditStatus
 from streams.audit.fabric.checks import RULES, fabric_results
 from streams.audit.results import Scope
+from tests.examples import draws
 
 SCOPE = Scope("r1", 1_000, {}, {})
 FLEET = railed(64, 8)
@@ -24,7 +25,7 @@ def is_error(result: AuditResult) -> bool:
 
 
 @pytest.mark.parametrize("plan", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", draws(range(3)))
 def test_no_fault_no_finding(seed: int, plan: bool) -> None:
     out = fabric_results(Simulated(FLEET, seed=seed, peers=12).records(plan), SCOPE)
     assert [each for each in out if each["status"] == AuditStatus.FAILED] == []

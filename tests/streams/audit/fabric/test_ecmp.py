@@ -9,6 +9,7 @@ from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.records import AuditStatus
 from streams.audit.fabric.ecmp import uplinks
+from tests.examples import draws
 
 FLEET = railed(64, 8)
 LOST = next(each for each in FLEET.link_ids if each.startswith("leaf3:") and ">spine2:" in each)
@@ -16,7 +17,7 @@ PORT = LOST.partition(">")[0]
 
 
 @pytest.mark.parametrize("plan", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", draws(range(4)))
 def test_no_fault_no_finding(plan: bool, seed: int) -> None:
     records = Simulated(FLEET, seed=seed, peers=20).records(plan, delays=())
     assert {each.status for each in uplinks(records)} == {AuditStatus.PASSED}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from streams.links.health.shard_health import ShardHealth
+from tests.examples import draws
 from tests.streams.links.watched import MS, WARM, S, Watched, lead, small
 
 
@@ -35,7 +36,7 @@ def test_a_link_that_flaps_is_flapping_and_its_flaps_are_counted() -> None:
     assert it.last(cable)["flaps_total"] == 9
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", draws(range(4)))
 def test_flaps_are_counted_once_whenever_the_worker_dies_and_how_much_it_reads_again(seed: int) -> None:
     it = small(seed + 1)
     it.run(WARM)

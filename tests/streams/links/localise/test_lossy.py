@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from streams.links.localise.lossy import localise_lossy
+from tests.examples import draws
 from tests.streams.links.watched import MS, WARM, S, Watched, small
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", draws([1, 2, 3]))
 def test_a_host_that_is_often_short_of_cpu_has_no_lossy_cable(seed: int) -> None:
     it = small(seed)
     it.probes.confess = True
@@ -73,7 +74,7 @@ def test_late_reports_of_half_of_the_nics_do_not_lower_a_loss_rate(share: float,
     assert abs(np.mean(rates) - share) < 0.25 * share
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", draws([1, 2, 3, 4]))
 def test_half_of_all_lost_is_no_dead_link(seed: int) -> None:
     for share, directions in ((0.5, 1), (0.2, 2)):
         it = small(seed)
@@ -136,7 +137,7 @@ def lose_traces(it: Watched, link: int) -> None:
     book.version += 1
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", draws([1, 2, 3, 4]))
 def test_losses_on_a_link_that_no_trace_shows_make_no_known_link_grey(seed: int) -> None:
     it = small(seed)
     link = it.link("spine2", "leaf1")
@@ -178,7 +179,7 @@ def test_paths_that_now_take_a_dead_link_make_their_former_link_not_grey() -> No
     assert it.ever_in("DOWN") == {it.cable("leaf2", "spine3")}
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", draws([1, 2, 3, 4]))
 def test_a_flapping_link_with_gaps_in_its_routes_makes_no_other_link_grey(seed: int) -> None:
     it = small(seed)
     it.run(WARM)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from schemas.ids import cable_id
+from tests.examples import draws
 from tests.streams.links.watched import MS, WARM, small
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", draws(range(1, 6), 2))
 @pytest.mark.parametrize("rate_hz", [300.0, 1000.0])
 def test_a_dead_spine_is_all_its_cables_and_soon(seed: int, rate_hz: float) -> None:
     it = small(seed, rate_hz=rate_hz)
@@ -25,7 +26,7 @@ def test_a_dead_spine_is_all_its_cables_and_soon(seed: int, rate_hz: float) -> N
     it.run(1000 * MS, until=lambda: all(it.state(cable) == "UP" for cable in cables))
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", draws(range(1, 6), 2))
 def test_a_spine_that_some_paths_still_cross_is_not_dead(seed: int) -> None:
     it = small(seed, rate_hz=300.0)
     it.run(WARM)
