@@ -21,6 +21,9 @@ from schemas.topics import SCHEMAS
 
 READ_EVERY_S: Final = 10.0
 """Least time between two reads: messages with made-up fingerprints must not keep a process reading."""
+WAIT_S: Final = 2.0
+"""Longest time for which a message waits for a read. A slower one serves later messages: a slow log must not
+hold up the detection of dead links."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,19 +56,24 @@ class LogSchemas:
         """Return None: our messages carry fingerprints."""
 
     def schema_of(self, schema_id: int | bytes) -> Mapping[str, Any]:
-        """Return the schema with this fingerprint. Raises KeyError if the topic has none, or cannot be
-        read."""
+        """Return the schema with this fingerprint. Raises KeyError if the topic has none, or is not read in
+        time."""
         if isinstance(schema_id, int):
             raise KeyError(f"schema {schema_id}: no schema registry is set")
         with self._lock:
             now_s = time.monotonic()
             if schema_id not in self._schemas and now_s - self._read_s >= READ_EVERY_S:
                 self._read_s = now_s
-                try:
-                    self._schemas = read_schemas(self._cluster)
-                except LogUnavailable as error:
-                    _log.warning("schema %s: %s", schema_id.hex(), error)
+                reading = threading.Thread(target=self._read, name="schemas", daemon=True)
+                reading.start()
+                reading.join(WAIT_S)
         return self._schemas[schema_id]
+
+    def _read(self) -> None:
+        try:
+            self._schemas = read_schemas(self._cluster)
+        except LogUnavailable as error:
+            _log.warning("schemas of other versions: %s", error)
 
 
 @cache

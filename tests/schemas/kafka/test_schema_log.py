@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,31 @@ def test_a_running_process_reads_a_later_schema_once_it_is_needed(
     with pytest.raises(codec.BadRecord, match="registry has no schema"):  # it was read just now
         codec.decode(message, "Nic", registry)
     monkeypatch.setattr(schema_log, "READ_EVERY_S", 0.0)
+    monkeypatch.setattr(schema_log, "WAIT_S", 60.0)
     assert codec.decode(message, "Nic", registry) == honest("Nic")
     # the topic is read no more for it
     monkeypatch.setattr(schema_log, "read_schemas", lambda cluster: pytest.fail("read again"))
     assert codec.decode(message, "Nic", registry) == honest("Nic")
+
+
+def test_a_slow_log_holds_up_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that takes long serves later messages."""
+    fingerprint, schema = later_nic()
+    answered = threading.Event()
+
+    def slow_read(cluster: Any) -> Any:
+        answered.wait(60)
+        return {fingerprint: schema}
+
+    monkeypatch.setattr(schema_log, "read_schemas", slow_read)
+    monkeypatch.setattr(schema_log, "WAIT_S", 0.01)
+    registry = LogSchemas("127.0.0.1:9")
+    with pytest.raises(KeyError):
+        registry.schema_of(fingerprint)
+    [reading] = [thread for thread in threading.enumerate() if thread.name == "schemas"]
+    answered.set()
+    reading.join(60)
+    assert registry.schema_of(fingerprint) == schema
 
 
 def test_rows_that_are_no_schema_cost_a_line_in_the_log(log: str, caplog: pytest.LogCaptureFixture) -> None:
