@@ -56,6 +56,7 @@ def test_a_running_process_reads_a_later_schema_once_it_is_needed(
     fingerprint, schema = later_nic()
     body = codec.encode("Nic", honest("Nic"))[codec.HEADER_BYTES :] + b"\x06red"
     message = codec.SINGLE_OBJECT + fingerprint + body
+    monkeypatch.setattr(schema_log, "WAIT_S", 60.0)
     registry = LogSchemas(log)
     assert registry.id_of("Nic", schema) is None
     with pytest.raises(codec.BadRecord, match="registry has no schema"):  # the topic is missing
@@ -65,7 +66,6 @@ def test_a_running_process_reads_a_later_schema_once_it_is_needed(
     with pytest.raises(codec.BadRecord, match="registry has no schema"):  # it was read just now
         codec.decode(message, "Nic", registry)
     monkeypatch.setattr(schema_log, "READ_EVERY_S", 0.0)
-    monkeypatch.setattr(schema_log, "WAIT_S", 60.0)
     assert codec.decode(message, "Nic", registry) == honest("Nic")
     # the topic is read no more for it
     monkeypatch.setattr(schema_log, "read_schemas", lambda cluster: pytest.fail("read again"))
@@ -83,10 +83,10 @@ def test_a_slow_log_holds_up_no_message(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(schema_log, "read_schemas", slow_read)
     monkeypatch.setattr(schema_log, "WAIT_S", 0.01)
-    registry = LogSchemas("127.0.0.1:9")
+    registry, before = LogSchemas("127.0.0.1:9"), set(threading.enumerate())
     with pytest.raises(KeyError):
         registry.schema_of(fingerprint)
-    [reading] = [thread for thread in threading.enumerate() if thread.name == "schemas"]
+    [reading] = [thread for thread in set(threading.enumerate()) - before if thread.name == "schemas"]
     answered.set()
     reading.join(60)
     assert registry.schema_of(fingerprint) == schema
