@@ -116,10 +116,10 @@ def _refines(best: Candidate, answer: Candidate) -> bool:
 
 
 def _is_same_queue(best: Candidate, same: Candidate) -> bool:
-    """Return whether two answers are one queue, seen at two links of the same pairs, and both are likely."""
+    """Return whether two likely answers are queues of the same pairs, or beside the same jobs."""
     is_queue = best.verdict == same.verdict and best.verdict in QUEUED
     is_likely = same.loss_share > 0 and best.confidence < same.confidence + LEAD
-    return is_queue and is_likely and bool(best.pairs & same.pairs)
+    return is_queue and is_likely and bool(best.pairs & same.pairs or set(best.jobs) & set(same.jobs))
 
 
 def _key(candidate: Candidate) -> Key:

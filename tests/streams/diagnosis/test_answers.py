@@ -92,6 +92,16 @@ def test_a_queue_keeps_the_link_that_was_named(verdict: Verdict, lead: float, lo
     assert later[-1].subject == link
 
 
+@pytest.mark.parametrize(("job", "link"), [("serve", "a>b"), ("other", "b>c")])
+def test_a_job_that_two_pairs_meet_at_two_links_is_one_cause(job: str, link: str) -> None:
+    named = replace(queued(Verdict.CONTENTION, "a>b"), jobs=["serve"])
+    other = replace(queued(Verdict.CONTENTION, "b>c"), jobs=[job], pairs={("h3/n0", "h4/n0")})
+    answers = Answers()
+    answers.settle(named, [named], None, 0)
+    later = [answers.settle(other, [other, named], None, at * S) for at in range(1, 30)]
+    assert later[-1].subject == link
+
+
 def test_a_slow_flow_of_a_moment_is_not_named() -> None:
     slow = candidate(Verdict.SLOW_FLOW, "h1/n0 to h2/n0")
     answers = Answers()
