@@ -157,8 +157,8 @@ export default {
       setScheme(name);
       const [sign, words] = SCHEMES[name];
       this.schemePart.textContent = sign;
-      this.schemePart.title = `colours: ${words}`;
-      this.schemePart.setAttribute("aria-label", `Colours: ${words}`);
+      this.schemePart.title = `light or dark: ${words}`;
+      this.schemePart.setAttribute("aria-label", `Light or dark: ${words}`);
     },
   },
 };

@@ -25,7 +25,8 @@ from producers.sim.settings import JobSettings, SimSettings
 S: Final = 1_000_000_000
 ENGLISH: Final = Path("/usr/share/dict/american-english")
 GLOSSARY: Final = Path(__file__).resolve().parents[3] / "docs" / "glossary.md"
-UNITS: Final = re.compile(r"ns|µs|ms|s|min|h|d|[kMGT]i?B|B|[kMGT]?bits?|UTC|px|ppb|pps")
+UNITS: Final = re.compile(r"ns|µs|ms|s|min|h|d|[kMGT]i?B|B|[kMGT]?bits?|UTC|px|ppb|ppm|pps|fabrictime")
+"""Units, and the name of the product."""
 NAME: Final = re.compile(r"[^\W_]*[\d/:>=_@.⇄→*\\][^\s]*\S")
 """A token that is no term: the name of an object, a number, an address or an option."""
 TERM: Final = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
@@ -34,13 +35,14 @@ MOMENTS_S: Final = (8, 25, 39)
 RECORDED_S, FAULT_S, FAULT_END_S = 40, 12, 20
 VISIBLE: Final = """
 const texts = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+const seen = (part) => part.checkVisibility({opacityProperty: true, visibilityProperty: true});
 const skipped = 'script, style, code, pre, i.q-icon';
 while (walk.nextNode()) {
   const part = walk.currentNode.parentElement;
-  if (!part.closest(skipped) && part.checkVisibility()) texts.push(walk.currentNode.textContent);
+  if (!part.closest(skipped) && seen(part)) texts.push(walk.currentNode.textContent);
 }
 for (const part of document.querySelectorAll('[title], [placeholder]'))
-  if (part.checkVisibility()) texts.push(part.title, part.placeholder ?? '');
+  if (seen(part)) texts.push(part.title, part.placeholder ?? '');
 return texts.filter((text) => text.trim());
 """
 
@@ -69,7 +71,8 @@ def unexplained(texts: Iterable[str], english: set[str], glossary: set[str]) -> 
     for text in texts:
         for term in terms_in(text):
             lower = term.lower()
-            if lower not in glossary and not {term, lower, term.capitalize()} & english and len(term) > 1:
+            is_explained = bool({lower, lower.removesuffix("s")} & glossary)
+            if len(term) > 1 and not is_explained and not {term, lower, term.capitalize()} & english:
                 missing.setdefault(lower, text.strip())
     return missing
 

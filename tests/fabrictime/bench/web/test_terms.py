@@ -26,8 +26,12 @@ def test_names_units_and_numbers_are_no_terms() -> None:
 def test_a_term_needs_plain_english_or_an_entry() -> None:
     glossary = glossary_terms(TABLE)
     assert {"suspect", "pair", "applied", "no_flow", "flow"} <= glossary
-    texts = ["A suspect pair: APPLIED", "the frobnicator's pace", "Pairs pace"]
-    english = {"a", "the", "pairs", "pace"}
+    texts = [
+        "A suspect pair, suspect pairs of fabrictime: APPLIED, 3 ppm",
+        "the frobnicator's pace",
+        "Pairs pace",
+    ]
+    english = {"a", "of", "the", "pace"}
     assert unexplained(texts, english, glossary) == {"frobnicator": "the frobnicator's pace"}
 
 

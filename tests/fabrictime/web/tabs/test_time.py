@@ -140,5 +140,6 @@ def test_the_colour_scheme_is_the_readers(address: Any, browser: Any, until: Any
     assert browser.js(paper) == dark
     press(browser, "scheme")
     assert (
-        browser.js("return document.querySelector('[data-testid=scheme]').title") == "colours: as the system"
+        browser.js("return document.querySelector('[data-testid=scheme]').title")
+        == "light or dark: as the system"
     )
