@@ -71,18 +71,24 @@ def test_one_link_that_is_down_is_counted_and_its_alert_is_on_the_badge(
 ) -> None:
     link = fabric.up("leaf1", 1)
     fill(state, *fabric.fleet(), at_ns=4 * S)
-    for up in fabric.links()[::2]:
-        fill_health(state, fabric, up, "DOWN" if up == link else "UP")
+    *measured, unmeasured = [up for up in fabric.links()[::2] if up != link]
+    fill_health(state, fabric, link, "DOWN")
+    for up in measured:
+        fill_health(state, fabric, up, "UP")
     alert = fabric.alert(fabric.cable(link), "leaf1 to spine1 is DOWN")
     fill(state, ("fabric.alerts", alert["alert_id"], alert), at_ns=4 * S)
     tab.start_live()
     tab._show_banner()
-    assert tab.texts("cables") == ("23", "of 24, 8 hosts, 8 NICs")
-    assert tab.texts("trouble") == ("1", "1 DOWN")
+    assert tab.texts("cables") == ("22", "of 24, 8 hosts, 8 NICs")
+    assert tab.texts("trouble") == ("1", "1 DOWN, 1 of unknown state")
     assert tab.texts("alerts") == ("1", "leaf1 to spine1 is DOWN")
     assert tab.texts("age") == ("1.0 s", "of any topic of the fabric")
     assert (tab.badge.text, tab.badge.visible, "ft-bad" in tab.badge._classes) == ("1", True, True)
     assert tab.banner.text == ""
+    fill_health(state, fabric, unmeasured, "UP")
+    tab._show_banner()
+    assert tab.texts("cables") == ("23", "of 24, 8 hosts, 8 NICs")
+    assert tab.texts("trouble") == ("1", "1 DOWN")
 
 
 @pytest.mark.parametrize(
