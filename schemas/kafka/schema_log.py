@@ -20,7 +20,9 @@ from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import SCHEMAS
 
 READ_EVERY_S: Final = 10.0
-"""Least time between two reads: messages with made-up fingerprints must not keep a process reading."""
+"""Least time between two reads: messages with made-up fingerprints must not keep a process reading. Each read
+without the schema doubles it, up to `MAX_FACTOR` times."""
+MAX_FACTOR: Final = 16
 WAIT_S: Final = 2.0
 """Longest time for which a message waits for a read. A slower one serves later messages: a slow log must not
 hold up the detection of dead links."""
@@ -50,6 +52,7 @@ class LogSchemas:
         self._cluster = as_settings(cluster)
         self._schemas: dict[bytes, Mapping[str, Any]] = {}
         self._read_s = -READ_EVERY_S
+        self._factor = 1
         self._lock = threading.Lock()
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> None:
@@ -62,11 +65,13 @@ class LogSchemas:
             raise KeyError(f"schema {schema_id}: no schema registry is set")
         with self._lock:
             now_s = time.monotonic()
-            if schema_id not in self._schemas and now_s - self._read_s >= READ_EVERY_S:
+            if schema_id not in self._schemas and now_s - self._read_s >= READ_EVERY_S * self._factor:
                 self._read_s = now_s
                 reading = threading.Thread(target=self._read, name="schemas", daemon=True)
                 reading.start()
                 reading.join(WAIT_S)
+                is_missing = schema_id not in self._schemas
+                self._factor = min(2 * self._factor, MAX_FACTOR) if is_missing else 1
         return self._schemas[schema_id]
 
     def _read(self) -> None:

@@ -6,7 +6,9 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +72,25 @@ def test_a_running_process_reads_a_later_schema_once_it_is_needed(
     # the topic is read no more for it
     monkeypatch.setattr(schema_log, "read_schemas", lambda cluster: pytest.fail("read again"))
     assert codec.decode(message, "Nic", registry) == honest("Nic")
+
+
+def test_made_up_fingerprints_are_looked_up_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    reads: list[float] = []
+
+    def read(cluster: Any) -> Any:
+        reads.append(now_s)
+        return {}
+
+    monkeypatch.setattr(schema_log, "read_schemas", read)
+    monkeypatch.setattr(schema_log, "time", SimpleNamespace(monotonic=lambda: now_s))
+    registry = LogSchemas("127.0.0.1:9")
+    for second in range(1000, 2000):
+        now_s = float(second)
+        with pytest.raises(KeyError):
+            registry.schema_of(second.to_bytes(8, "big"))
+    pauses = [after - before for before, after in pairwise(reads)]
+    assert pauses[:5] == [20.0, 40.0, 80.0, 160.0, 160.0]
 
 
 def test_a_slow_log_holds_up_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
