@@ -129,7 +129,9 @@ class ChunkDelays:
         unloaded_ns = base_ns + CHUNK_BYTES * 8e9 / float(fleet.rate_bps[2 * flow.source])
         mean_ns = longest_ns = 0.0
         if count:
-            serial_ns = CHUNK_BYTES * busy_ns / sent * conditions.pcie_share.get(sender, 1.0)
+            # a flow over a dead link sends a rest of a chunk: nothing takes longer than the flow was busy
+            chunk_share = min(1.0, CHUNK_BYTES / sent)
+            serial_ns = chunk_share * busy_ns * conditions.pcie_share.get(sender, 1.0)
             wait_ns = float(self._wait[at] / max(self._count[at], 1))
             lost = resent / _PACKET_BYTES
             noise = 1 + _NOISE * float(chance.standard_normal())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from producers.sim.chunk_delays import ChunkDelays
 from tests.producers.sim.job_runs import batches, job_run
 
 
@@ -47,6 +49,17 @@ def test_lost_packets_are_counted_and_a_dead_link_leaves_chunks_posted():
     stuck = [row for found in batches(run, 2.1).values() for row in found[-1]["queue_pairs"]]
     assert {3} <= {row["peer"] for row in stuck} | {3 for row in stuck if row["nic"] == nic}
     assert {(row["posted"], row["count"]) for row in stuck} == {(8, 0)}
+
+
+def test_a_rest_of_a_chunk_takes_no_longer_than_its_flow_was_busy():
+    """The last bytes before a link dies: their time for a whole chunk would be hours."""
+    run = job_run()
+    delays = ChunkDelays(run, run.jobs.jobs[0])
+    delays._rebuild()
+    busy_ns, sums = 1e9, np.zeros(7)
+    sums[0], sums[2] = 3.0, busy_ns / run.step_ns
+    row = delays._row(0, sums, 1e6, np.random.default_rng(1))
+    assert busy_ns / 2 < row["mean_ns"] < 1.2 * busy_ns
 
 
 @pytest.mark.parametrize(("fault", "pauses"), [("pause-storm", 11_000), ("slow-receiver 20%", 8_000)])
