@@ -30,6 +30,17 @@ def joins(stage: type[Stage]) -> bool:
     return stage.owner in stage.outputs
 
 
+def test_a_stage_over_all_partitions_reads_its_inputs_and_has_owners() -> None:
+    """A worker reads no input without a start, and asks for no partition of a topic that nobody joins by."""
+    for _, names, _ in APPS:
+        stages = [stage for name, stage in STAGES if name in names]
+        owner_topics = {stage.owner for stage in stages if stage.per_partition or joins(stage)}
+        for stage in stages:
+            if not stage.per_partition:
+                assert all(each.start is not None for each in stage.inputs), stage.name
+                assert stage.owner in owner_topics, stage.name
+
+
 def test_the_topics_name_the_workers_that_write_and_read_them() -> None:
     for name, stage in STAGES:
         service = "map" if name == "map" else "solve"
