@@ -261,7 +261,7 @@ def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[dict[
 
 
 def encode_head(name: str, record: Mapping[str, Any], last: str, registry: Registry | None = None) -> bytes:
-    """Encode the fields of `record` up to and including `last`. Raises as `encode`, or KeyError."""
+    """Encode the fields of `record` up to `last`. Raises as `encode`, and KeyError without that field."""
     schema = _head_schema(name, last)
     head = {field: record[field] for field in schema.fields if field in record}
     return header(name, registry) + _written(name, head, schema.parsed)

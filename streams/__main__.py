@@ -1,4 +1,4 @@
-"""Runs one stream worker, for benches and tests: `python -m streams JSON` of `StreamSettings`."""
+"""Runs one stream worker, for benches and tests. The argument is `StreamSettings` as JSON."""
 
 from __future__ import annotations
 

@@ -107,7 +107,10 @@ class CrossTimestamps:
         return None if last is None else self.at_clock(last.clock_ns)
 
     def _fit(self, distance_ns: Sequence[int]) -> Relation | None:
-        """Fit a line through cross-timestamps, each `distance_ns` off; None if too few are near."""
+        """Fit a line through the cross-timestamps within NEAR_NS; None if these are too few.
+
+        `distance_ns`: distance of each from the moment.
+        """
         if len(distance_ns) < 3 or distance_ns[0] > 0 or distance_ns[-1] < -MAX_EXTRAPOLATION_NS:
             return None
         near = [c for c, away in zip(self._segment, distance_ns, strict=True) if abs(away) <= NEAR_NS]

@@ -188,7 +188,7 @@ class KernelPacing:
 
 
 def _shares(rates: Iterable[tuple[str, int]], line_bps: int) -> dict[str, Share]:
-    """Return a class per flow, with its rate as ceiling and guarantee, scaled down to the link."""
+    """Return a class for each flow: its rate as ceiling, and as guarantee if the link has room for all."""
     capped = {key: min(rate, line_bps) for key, rate in rates}
     scale = min(1.0, line_bps / max(1, sum(capped.values())))
     return {key: Share(int(scale * rate), rate) for key, rate in capped.items()}

@@ -1,4 +1,4 @@
-"""Runs the drain service, for benches and tests: `python -m actuators.nodes JSON` of `ActuatorSettings`."""
+"""Runs the drain service, for benches and tests. The argument is `ActuatorSettings` as JSON."""
 
 from __future__ import annotations
 

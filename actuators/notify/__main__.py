@@ -1,4 +1,4 @@
-"""Runs the notifier, for benches and tests: `python -m actuators.notify JSON` of `NotifySettings`."""
+"""Runs the notifier, for benches and tests. The argument is `NotifySettings` as JSON."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def _stat_of(pid: int) -> list[str] | None:
-    """Return the fields after the name, which may have spaces, in /proc/PID/stat; None without one."""
+    """Return the fields of /proc/PID/stat after the name, which may have spaces; None if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -31,7 +31,7 @@ def joins(stage: type[Stage]) -> bool:
 
 
 def test_a_stage_over_all_partitions_reads_its_inputs_and_has_owners() -> None:
-    """A worker reads no input without a start, and asks for no partition of a topic that nobody joins by."""
+    """A worker reads only inputs with a start. It gets partitions of owner topics of its group alone."""
     for _, names, _ in APPS:
         stages = [stage for name, stage in STAGES if name in names]
         owner_topics = {stage.owner for stage in stages if stage.per_partition or joins(stage)}

@@ -98,7 +98,10 @@ class Flow:
             self._endpoint._control.failed(self._pending.pop(verb), reason)
 
     def sent(self, frame_bytes: int) -> None:
-        """Report a UDP flow's frame bytes since it began, ten times a second: the kernel has no count."""
+        """Report how many frame bytes a UDP flow has sent since it began; the kernel does not count them.
+
+        Calls ten times a second are enough.
+        """
         self._sent = frame_bytes
         self._endpoint._changed(self)
 

@@ -78,7 +78,7 @@ def _names(hosts: tuple[str, ...]) -> str:
 
 
 def main(before: str, after: str, log: Callable[[], KafkaSettings], *, as_json: bool) -> int:
-    """Print two runs' difference; return 1 for a new error, else 0. Raises ValueError if unreadable."""
+    """Print the difference of two runs; return 1 if there is a new error. Raises ValueError."""
     difference = diff(load(before, log), load(after, log))
     if as_json:
         print(json.dumps(asdict(difference)))

@@ -55,7 +55,7 @@ def between(
     since_s: float,
     registry: codec.Registry | None = None,
 ) -> tuple[Run, Run]:
-    """Return two runs, each a job's name or a FROM..TO of `job`. Raises ValueError without records."""
+    """Return two runs. Each of `runs` names a job, or is an interval FROM..TO of `job`. Raises ValueError."""
     both = [_run(cluster, job, text, since_s, registry) for text in runs]
     return both[0], both[1]
 

@@ -91,7 +91,7 @@ def main(
     file: Path | None = None,
     registry: codec.Registry | None = None,
 ) -> Picture:
-    """Print the fabric once, or write it to `file`; return it. Raises ValueError without a log, OSError."""
+    """Print the fabric once, or write it to `file`; return it. Raises ValueError or OSError."""
     reader = Reader(cluster, registry)
     try:
         reader.catch_up()

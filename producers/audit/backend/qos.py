@@ -132,7 +132,7 @@ def traffic_class(text: str) -> int | None:
 @CHECKS.error("backend.lossless-class", "RoCE traffic takes a lossless priority")
 @remedy.monitor("echo 106 > /sys/class/infiniband/DEVICE/tc/1/traffic_class, for DSCP 26")
 def lossless_class(host: Host) -> Iterator[Finding]:
-    """Find NICs with RoCE in a priority without PFC: that of the traffic class's DSCP, by the DSCP map."""
+    """Find NICs that send RoCE traffic in a priority without PFC. The DSCP map gives the priority."""
     settings = _settings(host)
     any_port = False
     for port, name in interfaces(host):

@@ -157,7 +157,10 @@ class Discovery:
         return sorted(services.values(), key=lambda one: (-one.sockets, one.port, one.address, one.user))
 
     def _scan(self, ports: Mapping[int, int]) -> bool:
-        """Return whether all processes of listening sockets were examined in time. `ports`: port by inode."""
+        """Find the processes of listening sockets; return whether there was time for all processes.
+
+        `ports`: port by inode.
+        """
         end_s = time.monotonic() + _SCAN_S
         namespace = self._namespace()
         pids = self._processes()

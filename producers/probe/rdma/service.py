@@ -230,7 +230,7 @@ class RdmaProbeService:
 
 
 def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = SYSFS) -> int:
-    """Probe until SIGTERM or SIGINT. Return 0 if stopped or with nothing to probe (logged), 2 if it fails."""
+    """Probe until SIGTERM or SIGINT. Return 0, also with nothing to probe; 2 if it cannot start."""
     stop = StopRequest()
     stop.set_on_signals()
     reason, device = rdma_unavailable(settings, nic, sysfs), rdma_device_of(nic, sysfs)
