@@ -2,8 +2,9 @@
 
 `ProberHealth` ingests the `LinkEvent` records of one shard; these report an agent's own trouble and count its
 requests. It returns detections of kinds AGENT and PROBE_STORM, one per host. A prober that does not answer
-while its host does is also an AGENT detection. Each second of append time is evaluated a second after its
-end, so the order in which partitions are read has no influence.
+while its host does is also an AGENT detection. Each second of append time is evaluated once an event shows
+that it is a second over. The events of a shard come in order. So neither the order in which partitions are
+read nor a reader that is late has any influence.
 
 A storm is measured against two rates, because neither is enough. Wrong settings also announce a wrong rate,
 so the shard's median is needed. A small shard has no useful median, so the announced rate is needed.
@@ -28,6 +29,8 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 GRACE_S: Final = 1
 """Time from a second's end to its evaluation, s; events that arrive later do not count."""
+SILENT_SHARD_S: Final = 10
+"""Time from a second's end to its evaluation if no event of the shard was appended since, s."""
 MIN_RATE_NS: Final = NS_PER_S // 5
 """Shortest interval that gives a rate, ns."""
 MIN_NICS: Final = 4
@@ -109,14 +112,16 @@ class ProberHealth:
         self._silent = SilentAgents()
         self._active: dict[tuple[AlertKind, str], _Active] = {}
         """Maps (kind, host) to the active detection."""
-        self._next_s = -1
+        self._next_s = self._newest_s = -1
+        """The second that is evaluated next, and that of the newest event."""
 
     @property
     def due_ns(self) -> int:
         """Append time at which `evaluate` next has something to do, ns."""
         if not (self._pending or self._nics or self._active):
             return NEVER_NS
-        return (self._next_s + 1 + GRACE_S) * NS_PER_S
+        is_over = self._newest_s > self._next_s + GRACE_S
+        return (self._next_s + 1 + (GRACE_S if is_over else SILENT_SHARD_S)) * NS_PER_S
 
     def recover(self, kind: AlertKind, host: str, nics: Iterable[str], at_ns: int) -> None:
         """Restore an active alert of kind AGENT or PROBE_STORM; it was active at append time `at_ns`."""
@@ -128,8 +133,12 @@ class ProberHealth:
         """Forget a prober's trouble, whose alert the host's replaced; it is detected again if it lasts."""
         self._active.pop((AlertKind.AGENT, host), None)
 
+    def reach(self, append_ns: int) -> None:
+        """Make due what is over when the shard's next event was appended at `append_ns`."""
+        self._newest_s = max(self._newest_s, append_ns // NS_PER_S)
+
     def ingest(self, event: LinkEvent, append_ns: int) -> None:
-        """Take one `LinkEvent`, appended to the log at `append_ns`."""
+        """Take one `LinkEvent`, appended to the log at `append_ns`. First call `reach` and evaluate."""
         number = append_ns // NS_PER_S
         self._silent.ingest(event, number)
         if event["kind"] != EvidenceKind.PROBE:
@@ -156,7 +165,7 @@ class ProberHealth:
         while self.due_ns <= now_ns:
             number, self._next_s = self._next_s, self._next_s + 1
             self._add_second(number)
-            silent = self._silent.at(number)
+            silent = self._silent.at(min(number, self._newest_s - GRACE_S))
             detections += self._find_silent(silent, number)
             detections += self._find_trouble(silent, number)
             detections += self._find_storms(number)

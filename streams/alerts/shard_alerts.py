@@ -163,6 +163,7 @@ class ShardAlerts:
 
     def ingest_event(self, event: LinkEvent, append_ns: int) -> Published:
         """Take one `LinkEvent`; return the alerts to publish."""
+        self._probers.reach(append_ns)
         self._begin(append_ns)
         self._duplicates.ingest(event["nic"], event["run"], append_ns)
         self._unmeasured.ingest(event, append_ns)

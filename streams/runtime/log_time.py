@@ -28,7 +28,8 @@ class LogClock:
 
     An append time plus the time since its observation can only be behind the log's clock, so the greatest is
     the best estimate. Observations are dropped after one to two spans. If all observations of a second are
-    more than a second behind, the log's clock stepped back, and the estimate follows at once.
+    more than a second behind, either the reader is late or the log's clock stepped back. Only a step sets
+    append times back within a partition; then the estimate follows at once.
     """
 
     SPAN_NS = 30_000_000_000
@@ -43,35 +44,43 @@ class LogClock:
         """Monotonic time since which all observations have been far behind; None if the latest was not."""
         self._behind = 0
         """The best estimate from those observations."""
+        self._has_step = False
+        """Whether append times went back within a partition since then."""
+        self._newest: dict[Place, tuple[int, int]] = {}
+        """Maps partition to the offset and append time of its newest message."""
         self.observed_ns = monotonic_ns
         """Monotonic time of the last observation, or of the start."""
 
-    def observe(self, append_ns: int, monotonic_ns: int) -> None:
-        """Add an append time that was observed at `monotonic_ns`."""
+    def observe(self, append_ns: int, monotonic_ns: int, place: Place, offset: int) -> None:
+        """Add the append time of a message that was observed at `monotonic_ns`."""
         ahead = append_ns - monotonic_ns
         self.observed_ns = monotonic_ns
+        newest = self._newest.get(place)
+        has_step = False
+        if newest is None or offset > newest[0]:  # a second reader of the partition may read its past
+            has_step = newest is not None and append_ns < newest[1] - STEP_NS
+            self._newest[place] = offset, append_ns
         if not self._seen:
             self._ahead, self._turned_ns, self._seen = [ahead, None], monotonic_ns, True
             return
-        if self._stepped_back(ahead, monotonic_ns):
+        if self._stepped_back(ahead, monotonic_ns, has_step):
             self._ahead, self._turned_ns, self._behind_since_ns = [self._behind, None], monotonic_ns, None
         elif monotonic_ns - self._turned_ns > self.SPAN_NS:
             self._ahead, self._turned_ns = [ahead, self._ahead[0]], monotonic_ns
         elif self._ahead[0] is None or ahead > self._ahead[0]:
             self._ahead[0] = ahead
 
-    def _stepped_back(self, ahead: int, monotonic_ns: int) -> bool:
-        """Return whether all observations of the last `FOLLOW_NS` are far behind the estimate."""
-        if (
-            ahead
-            >= max(earlier_ahead for earlier_ahead in self._ahead if earlier_ahead is not None) - STEP_NS
-        ):
-            self._behind_since_ns = None
+    def _stepped_back(self, ahead: int, monotonic_ns: int, has_step: bool) -> bool:
+        """Return whether all observations of the last `FOLLOW_NS` are far behind because of a step."""
+        best = max(earlier_ahead for earlier_ahead in self._ahead if earlier_ahead is not None)
+        if ahead >= best - STEP_NS:
+            self._behind_since_ns, self._has_step = None, False
             return False
         if self._behind_since_ns is None:
             self._behind_since_ns, self._behind = monotonic_ns, ahead
         self._behind = max(self._behind, ahead)
-        return monotonic_ns - self._behind_since_ns >= self.FOLLOW_NS
+        self._has_step |= has_step
+        return self._has_step and monotonic_ns - self._behind_since_ns >= self.FOLLOW_NS
 
     def now_ns(self, monotonic_ns: int) -> int:
         """Return the estimated time of the log's clock at `monotonic_ns`, in ns since the Unix epoch."""
@@ -79,10 +88,17 @@ class LogClock:
 
 
 class SteadyTime:
-    """Steady time of one partition: append time plus a correction, which is 0 until append time steps."""
+    """Steady time of one partition: append time plus a correction, which is 0 until append time steps.
 
-    def __init__(self) -> None:
+    `return_ns`: smallest advance over the reader's own pace that takes a step back; None: a late reader may
+    advance by as much, so only a jump does.
+    """
+
+    def __init__(self, return_ns: int | None = None) -> None:
         self.correction_ns = 0
+        self._return_ns = return_ns
+        self._stepped_ahead_ns = 0
+        """Append time minus monotonic time at the last step."""
         self._append_ns: int | None = None
         self._monotonic_ns = self._steady_ns = 0
         self._offset_ns: int | None = None
@@ -93,14 +109,18 @@ class SteadyTime:
         """Return the steady time of the partition's next message, received at `monotonic_ns`."""
         if self._append_ns is not None:
             moved_ns, elapsed_ns = append_ns - self._append_ns, monotonic_ns - self._monotonic_ns
+            returned_ns = append_ns - monotonic_ns - self._stepped_ahead_ns
             if moved_ns < -STEP_NS or moved_ns > elapsed_ns + JUMP_NS:
-                self._stepped_ns = monotonic_ns
-                self.correction_ns = self._steady_ns + elapsed_ns - append_ns
-                if abs(self.correction_ns) < STEP_NS:
-                    self.correction_ns = 0
+                self._step(self._steady_ns + elapsed_ns - append_ns, append_ns, monotonic_ns)
+            elif self._return_ns is not None and self.correction_ns > 0 and returned_ns > self._return_ns:
+                self._step(self.correction_ns - returned_ns, append_ns, monotonic_ns)
         self._append_ns, self._monotonic_ns = append_ns, monotonic_ns
         self._steady_ns = max(self._steady_ns, append_ns + self.correction_ns)
         return self._steady_ns
+
+    def _step(self, correction_ns: int, append_ns: int, monotonic_ns: int) -> None:
+        self.correction_ns = 0 if abs(correction_ns) < STEP_NS else correction_ns
+        self._stepped_ns, self._stepped_ahead_ns = monotonic_ns, append_ns - monotonic_ns
 
     def offset_ns(self, log_offset_ns: int, monotonic_ns: int) -> int:
         """Return fabric time minus steady time, ns. `log_offset_ns`: fabric time minus append time.
@@ -121,7 +141,8 @@ class LogTime:
     """
 
     def __init__(self, log_ns: int, monotonic_ns: int) -> None:
-        self._clock = SteadyTime()
+        # a reader that was late for over a minute takes that for a step, until it has caught up
+        self._clock = SteadyTime(return_ns=STEP_NS)
         self._clock.of(log_ns, monotonic_ns)
         self._places: dict[Place, SteadyTime] = {}
 

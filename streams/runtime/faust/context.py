@@ -207,8 +207,9 @@ class WorkerContext:
         sent = await future
         self.acknowledged += 1
         self.append_s += time.monotonic() - sent_s
-        append_ns = append_ns_of(sent.topic_partition.topic, sent.timestamp_type, sent.timestamp)
-        self.log_clock.observe(append_ns, time.monotonic_ns())
+        place = (sent.topic_partition.topic, sent.topic_partition.partition)
+        append_ns = append_ns_of(place[0], sent.timestamp_type, sent.timestamp)
+        self.log_clock.observe(append_ns, time.monotonic_ns(), place, sent.offset)
 
     def highwater(self, tp: TP) -> int | None:
         """Return a partition's end offset; None if the consumer does not know it yet."""

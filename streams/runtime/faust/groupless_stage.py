@@ -230,7 +230,8 @@ class _Owner:
         monotonic_ns = time.monotonic_ns()
         for message in messages:
             if not is_old:
-                self._context.log_clock.observe(message.append_ns, monotonic_ns)
+                log_clock = self._context.log_clock
+                log_clock.observe(message.append_ns, monotonic_ns, message.place, message.offset)
             self._set_log_time(message, monotonic_ns, is_old)
         if messages:
             self._count(len(messages))

@@ -106,13 +106,14 @@ class Partition:
 
     def add(self, message: Message, monotonic_ns: int) -> None:
         """Queue a message, with its log time."""
-        self._context.log_clock.observe(message.append_ns, monotonic_ns)
+        place, offset = message.place, message.offset
+        self._context.log_clock.observe(message.append_ns, monotonic_ns, place, offset)
         if not self._stage.uses_append_time:
             correction_ns = self._steady.correction_ns
             message.log_ns = self._steady.of(message.append_ns, monotonic_ns)
             if self._steady.correction_ns != correction_ns:
-                self._corrections.append((message.offset, self._steady.correction_ns))
-            self._steady_clock.observe(message.log_ns, monotonic_ns)
+                self._corrections.append((offset, self._steady.correction_ns))
+            self._steady_clock.observe(message.log_ns, monotonic_ns, place, offset)
         self.queue.append(message)
         self._received_ns, self._received_append_ns = monotonic_ns, message.append_ns
 

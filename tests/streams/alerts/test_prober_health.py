@@ -8,6 +8,7 @@ import pytest
 
 from schemas import codec
 from schemas.topics import ALERTS, LINK_HEALTH, LINKS
+from streams.alerts.prober_health import SILENT_SHARD_S
 from streams.alerts.shard_alerts import ShardAlerts
 from streams.runtime.thresholds import Thresholds
 from tests.streams.alerts.script import Script
@@ -98,6 +99,18 @@ def test_a_prober_that_stops_while_its_host_answers_is_an_alert_of_the_agent() -
     assert raised["text"] == "the prober of h3/eth1 does not answer since 08:53:39.000, the host does"
     assert raised["updated_ns"] <= T0 + 23 * S, "within the four seconds"
     assert raised["nics"] == ["h3/eth1"]
+
+
+@pytest.mark.parametrize("late_s", [0, 3, 8, 30])
+def test_a_late_reader_raises_no_other_alerts(late_s: int) -> None:
+    """All hosts are probed by peers, as on a starved machine; h3 is short of processor time for a while."""
+    usual = {f"h{i}": {"hosts": (f"h{i % 6 + 1}/eth1",)} for i in range(1, 7)}
+    starved = usual | {"h3": usual["h3"] | {"late_ms": 130}}
+    fleet = Fleet().run(20, **usual).run(4, **starved)
+    fleet.out += [r for _, r in fleet.alerts.evaluate(T0 + (fleet.second + late_s) * S)]
+    fleet.run(4, **starved).run(30, **usual)
+    expected = [("AGENT", "h3", "RAISED"), ("AGENT", "h3", "CLEARED")]
+    assert fleet.lines() == (expected if late_s <= SILENT_SHARD_S else [])
 
 
 def test_trouble_that_outlasts_the_death_of_its_host_is_reported_again() -> None:

@@ -39,10 +39,10 @@ class Live:
 
     def add(self, topic: Any, key: str, record: dict[str, Any] | None, partition: int = 0) -> None:
         append_ns = START + self.now_ns + round(self.error_s(self.now_ns / S) * S)
-        self.clock.observe(append_ns, self.now_ns)
+        self._seq += 1
+        self.clock.observe(append_ns, self.now_ns, (topic.name, partition), self._seq)
         now_ns = self.times.now_ns(self.clock.now_ns(self.now_ns), self.now_ns)
         steady_ns = self.times.of((topic.name, partition), append_ns, now_ns, self.now_ns)
-        self._seq += 1
         value = None if record is None else codec.encode(topic.record, record)
         self.inputs.add(Message(append_ns, topic.name, partition, self._seq, key, value, log_ns=steady_ns))
 

@@ -7,6 +7,7 @@ from streams.runtime.log_time import LogClock, LogTime, SteadyTime
 MS = 1_000_000
 S = 1_000_000_000
 START = 1_700_000_000 * S
+PLACE = ("fabric.links", 0)
 
 
 def read(steady, seconds, wrong_s):
@@ -59,7 +60,7 @@ def test_fabric_time_is_right_through_a_jump_and_the_return_though_its_offset_fo
         now_ns = step * S // 10
         wrong_s = jump_s if 20 * S <= now_ns < 50 * S else 0
         offset_s = -jump_s if 23 * S <= now_ns < 53 * S else 0
-        clock.observe(START + now_ns + wrong_s * S, now_ns)
+        clock.observe(START + now_ns + wrong_s * S, now_ns, PLACE, step)
         found_ns = fabric.fabric_ns(clock.now_ns(now_ns), offset_s * S, now_ns)
         errors_s.append((found_ns - START - now_ns) / S)
     assert max(errors_s) < 0.01
@@ -69,8 +70,8 @@ def test_fabric_time_is_right_through_a_jump_and_the_return_though_its_offset_fo
 def test_the_log_clock_is_the_greatest_append_time_plus_elapsed_time() -> None:
     clock = LogClock(1_000, 0)
     assert clock.now_ns(50) == 1_050
-    clock.observe(5_000, 100)
-    clock.observe(5_010, 200)  # arrived 90 ns later than the best: no information
+    clock.observe(5_000, 100, PLACE, 0)
+    clock.observe(5_010, 200, PLACE, 1)  # arrived 90 ns later than the best: no information
     assert clock.now_ns(300) == 5_200
 
 
@@ -80,7 +81,7 @@ def test_the_log_clock_follows_a_jump_and_the_return_within_a_second(jump_s: int
     for step in range(400):
         now_ns = step * 100 * MS
         wrong_ns = jump_s * S if 100 <= step < 200 else 0
-        clock.observe(start + now_ns + wrong_ns, now_ns)
+        clock.observe(start + now_ns + wrong_ns, now_ns, PLACE, step)
         if step not in range(100, 111) and step not in range(200, 211):
             assert clock.now_ns(now_ns) == start + now_ns + wrong_ns
 
@@ -88,7 +89,38 @@ def test_the_log_clock_follows_a_jump_and_the_return_within_a_second(jump_s: int
 def test_a_delay_of_messages_does_not_set_the_log_clock_back() -> None:
     clock = LogClock(0, 0)
     for step in range(20):
-        clock.observe(step * 100 * MS, step * 100 * MS)
+        clock.observe(step * 100 * MS, step * 100 * MS, PLACE, step)
     for late in range(20):  # read within 0.5 s, after a stall of 2 s
-        clock.observe((20 + late) * 100 * MS, 4000 * MS + late * 25 * MS)
+        clock.observe((20 + late) * 100 * MS, 4000 * MS + late * 25 * MS, PLACE, 20 + late)
         assert clock.now_ns(4000 * MS + late * 25 * MS) == 4000 * MS + late * 25 * MS
+
+
+@pytest.mark.parametrize("late_s", [1.2, 3.0, 12.0])
+@pytest.mark.parametrize("lasts_s", [2, 20, 200])
+def test_a_reader_that_is_late_for_long_does_not_take_it_for_a_step(late_s: float, lasts_s: int) -> None:
+    """Two partitions of ten messages/s; a second reader reads one of them again from its begin meanwhile."""
+    clock, times, next_offset = LogClock(START, 0), LogTime(START, 0), 0
+    until = 10 * round(20 + late_s + lasts_s)
+    for step in range(until + 400):
+        now_ns, is_late = step * S // 10, 200 <= step < until
+        for offset in range(next_offset, step + 1 - (round(10 * late_s) if is_late else 0)):
+            for partition in range(2):
+                clock.observe(START + offset * S // 10, now_ns, ("fabric.links", partition), offset)
+            next_offset = offset + 1
+        if is_late:
+            clock.observe(START + (step - 200) * S // 10, now_ns, ("fabric.links", 1), step - 200)
+        steady_ns = times.now_ns(clock.now_ns(now_ns), now_ns)
+        if lasts_s <= 20 or not is_late:
+            assert clock.now_ns(now_ns) == START + now_ns
+        if lasts_s <= 20 or step >= until + 10 * late_s:
+            assert steady_ns == START + now_ns
+
+
+def test_a_step_is_followed_though_its_reader_is_late() -> None:
+    clock = LogClock(START, 0)
+    for step in range(300):
+        now_ns = step * S // 10
+        wrong_ns, late_ns = -30 * S if step >= 200 else 0, 2 * S if step >= 200 else 0
+        clock.observe(START + now_ns - late_ns + wrong_ns, now_ns, PLACE, step)
+        if step >= 211:
+            assert clock.now_ns(now_ns) == START + now_ns - 32 * S
