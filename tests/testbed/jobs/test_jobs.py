@@ -338,7 +338,7 @@ def test_incast_rounds_queue_at_the_last_hop_and_a_bystander_waits_in_it(inside)
     assert crowded[len(crowded) // 2] > 2 * quiet[len(quiet) // 2]
 
 
-def test_ports_chosen_without_a_collision_load_every_spine_alike_and_beat_a_collision(inside):
+def test_ports_chosen_without_a_collision_load_the_links_evenly_and_beat_a_collision(inside):
     def body():
         with Testbed(FULL) as testbed:
             spec = JobSpec("alltoall", size_bytes=1_000_000, iterations=3, duration_s=60, dport=7100)
