@@ -31,6 +31,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "network_blamed_wrongly": Target("1", "<=", 0.005),
     "anomaly_s_p90": Target("s", "<=", 3.6),
     "root_cause_s_p60": Target("s", "<=", 8),
+    "evaluate_256_ranks_ms": Target("ms", "<=", 20),
     "postmortem_right": Target("1", ">=", 0.9),
     "postmortem_false_causes": Target("folders"),
     "postmortem_folders": Target("folders"),

@@ -78,6 +78,7 @@ class Outcome:
     """Time from the begin to the right verdict after which no wrong one came; None if there was none."""
     cpu_s: float = 0.0
     length_s: float = INCIDENT_S
+    ranks: int = 16
     log_lines: list[str] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     """The answers of each second from the tenth on."""
@@ -123,7 +124,9 @@ def run_incident(case: Asked) -> Outcome:
         except LookupError:
             seed += 1
             continue
-        return _run(sim, incident, case.length_s)
+        outcome = _run(sim, incident, case.length_s)
+        outcome.ranks = case.ranks
+        return outcome
 
 
 def _run(sim: Simulation, incident: Incident, length_s: float) -> Outcome:
@@ -288,7 +291,16 @@ def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
     values["diagnosis_cpu_share"] = Figure(
         cpu_s / (WARM_S + INCIDENT_S), "1", "of one core, the diagnosis and its reading of messages"
     )
-    return values | lasting
+    return values | lasting | _large([outcome for outcome in outcomes if outcome.ranks == LARGE_RANKS])
+
+
+def _large(outcomes: Sequence[Outcome]) -> dict[str, Value]:
+    """Return the processor time of an evaluation, one each second, of jobs with `LARGE_RANKS` ranks."""
+    if not outcomes:
+        return {}
+    times_ms = [1000 * outcome.cpu_s / (WARM_S + outcome.length_s) for outcome in outcomes]
+    note = f"median of {len(times_ms)} incidents, with the reading of a second's messages"
+    return {"evaluate_256_ranks_ms": Figure(float(np.median(times_ms)), "ms", note)}
 
 
 def _curve(answers: Sequence[Answer]) -> str:
