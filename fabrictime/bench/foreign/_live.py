@@ -29,7 +29,6 @@ START_S: Final = 60.0
 SETTLE_S: Final = 12.0
 """Limit of the wait for the first or last iteration of a fault."""
 BIG_BYTES: Final = 300_000
-SECOND_AFTER_S: Final = 15.0
 PAUSE_GAP_S: Final = 12.0
 _POLL_S: Final = 0.2
 
