@@ -35,6 +35,11 @@ class Done:
     is_new: bool = False
     """True if the outcome was not reported before."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the action is due, and time, a limit or running jobs prevent it for now."""
+        return self.step.is_early or self.outcome is ActionOutcome.LIMITED
+
 
 class ActionLog(Protocol):
     """The log of reports and repairs."""

@@ -1,4 +1,4 @@
-"""The metrics of the drain service: drains in force, actions by result, and the circuit breaker."""
+"""The metrics of the drain service: drains in force and waiting, results, and the circuit breaker."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class DrainMetrics:
     def __init__(self) -> None:
         self._results: Counter[ActionResult] = Counter(dict.fromkeys(ActionResult, 0))
         self._open, self._is_stopped = 0, False
+        self.waiting: list[str] = []
+        """The nodes whose drains are due and wait, each with the reason."""
         SOURCES.add(self.samples)
 
     def count(self, done: Done) -> None:
@@ -33,11 +35,13 @@ class DrainMetrics:
     def text(self) -> str:
         """Return the figures in one line."""
         stopped = "; circuit breaker open: no drains" if self._is_stopped else ""
-        return f"{self._open} drains in force, {self._results.total()} outcomes{stopped}"
+        waiting = f"; {len(self.waiting)} waiting: {'; '.join(self.waiting)}" if self.waiting else ""
+        return f"{self._open} drains in force, {self._results.total()} outcomes{stopped}{waiting}"
 
     def samples(self) -> Iterator[Sample]:
         """Yield the figures as metrics."""
         yield Sample("fabrictime_drains_in_force", self._open)
+        yield Sample("fabrictime_drains_waiting", len(self.waiting))
         yield Sample("fabrictime_drains_stopped", int(self._is_stopped))
         for result, count in self._results.items():
             yield Sample("fabrictime_drain_actions_total", count, (result,))

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final
 
 from actuators.nodes.caps import Breaker, Caps, NodeRules, Opening, Unit
@@ -54,6 +55,8 @@ class NodeStep:
     """Reason why the action is not taken; empty if it may be taken."""
     is_limited: bool = False
     """True if a limit prevents the action."""
+    is_early: bool = field(default=False, kw_only=True)
+    """True if only time is missing."""
     cause_host: str = ""
     """Host whose audit failed, where it is not the node's own."""
     rules: NodeRules = field(default_factory=NodeRules)
@@ -191,20 +194,22 @@ def _drains(
     rails = fleet.places.rails_of(host, [subject for failure in reasons for subject in failure.subjects])
     shown = reasons or tuple(failures)
 
-    def step(name: str, obstacle: str = "", *, is_limited: bool = False) -> NodeStep:
+    def step(name: str, obstacle: str = "", *, is_limited: bool = False, is_early: bool = False) -> NodeStep:
         cause = "" if name == node.name else host
         text, own = reason_of(shown, cause), fleet.host_of(name)
         rack = fleet.rack_of(name)
         return NodeStep(
             *(name, own, FlowAction.DRAIN, shown[0].run, text, obstacle, is_limited),
             *(cause, rules, shown, rack, rails),
+            is_early=is_early,
         )
 
     is_continued = is_ours(node.reason)  # a former process may not have drained the whole unit
     if node.is_out and not is_continued:
         yield step(node.name, f"already out: {node.reason or node.state}")
     elif not reasons:
-        yield step(node.name, obstacles[0][0], is_limited=not obstacles[0][1])
+        text, is_early = obstacles[0]
+        yield step(node.name, text, is_limited=not is_early, is_early=is_early)
     elif limit := "" if is_continued else caps.obstacle(unit, rails):
         yield step(node.name, limit, is_limited=True)
     else:
@@ -227,7 +232,8 @@ def _obstacle(host: str, failure: Outcome, rules: NodeRules, fleet: Fleet) -> tu
         return shared, False
     wait_ns = failure.at_ns + rules.network_wait_ns - fleet.now_ns
     if failure.category in NETWORK and rules.network_wait_ns and wait_ns > 0:
-        return f"{failure.check}: waits {wait_ns / 1e9:.0f} s for the results of other hosts", True
+        until = datetime.fromtimestamp((fleet.now_ns + wait_ns) // 1_000_000_000, UTC)
+        return f"{failure.check}: waits until {until:%H:%M:%S} UTC for the results of other hosts", True
     return "", False
 
 

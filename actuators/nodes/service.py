@@ -184,7 +184,9 @@ class DrainService:
         operator = drains.operator
         if now_s >= self._due_s or operator.is_changed:
             self._due_s = now_s + self._settings.nodes.check_s
-            if not (self._has_acted and operator.is_idle()):
+            if self._has_acted and operator.is_idle():
+                self._metrics.waiting = []
+            else:
                 self._act(drains, is_urgent=False)
         elif operator.urgent_hosts:
             self._act(drains, is_urgent=True)
@@ -207,6 +209,11 @@ class DrainService:
         self._set_fault("")
         if is_urgent and any(entry.outcome is None for entry in done):  # such as a node that Slurm pings now
             self._due_s = min(self._due_s, time.monotonic() + RECHECK_S)
+        former = self._metrics.waiting
+        self._metrics.waiting = [f"{one.step.node}: {one.text}" for one in done if one.is_waiting]
+        for line in self._metrics.waiting:
+            if line not in former:
+                _log.info("waiting drain %s", line)
         for entry in done:
             if entry.is_new:
                 self._metrics.count(entry)

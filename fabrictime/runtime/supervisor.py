@@ -49,7 +49,7 @@ GONE_STOP_S: Final = 1.0
 LOG_LIMIT_BYTES: Final = 4 << 20
 TAIL_LINES: Final = 12
 MAX_FAULT: Final = 300
-"""Largest number of characters of a fault that are kept."""
+"""Largest number of characters of a fault or status that are kept."""
 _LOG_PREFIX: Final = re.compile(r"^(\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ [\w.]+: |fabrictime: )")
 """The prefix, before the message itself, of a line that a child logs."""
 _TICK_S: Final = 0.5
@@ -154,6 +154,8 @@ class _Node:
         """The reason why it does not work, in one line: its report, or why it ended. None if it works."""
         self.reported_fault: str | None = None
         """The present process's own report (X_FAULT)."""
+        self.end_reason = ""
+        """Why the present process ends itself (X_END)."""
         self.starts = 0
         self.since_s = time.monotonic()
         self.ready_since_s: float | None = None
@@ -348,10 +350,10 @@ class Supervisor:
         return code
 
     def _reason(self, node: _Node, code: int | None) -> str:
-        """Return in one line why a child ended; if it ended by itself, its last line of output."""
+        """Return in one line why a child ended; if it ended by itself, its reason or last line of output."""
         last_exit = node.last_exit or "ended"
         lines = [line for line in self.tail(node.spec.name) if line.strip()]
-        last = _LOG_PREFIX.sub("", message_of(lines[-1])).strip() if lines else ""
+        last = node.end_reason or (_LOG_PREFIX.sub("", message_of(lines[-1])).strip() if lines else "")
         if code == CONFIG_EXIT:
             return last or f"{last_exit}: it cannot work with its configuration"
         if code is not None and code > 0 and last:
@@ -388,7 +390,7 @@ class Supervisor:
 
     def _popen(self, node: _Node, child: Child, notify: NotifySocket) -> subprocess.Popen[bytes]:
         node.status, node.ready_since_s, node.watchdog_at_s = "", None, None
-        node.reported_fault, node.wait = None, ProcessorWait()
+        node.reported_fault, node.end_reason, node.wait = None, "", ProcessorWait()
         node.starts += 1
         node.since_s = time.monotonic()
         ours = {"NOTIFY_SOCKET": notify.address, PARENT_VARIABLE: str(os.getpid())}
@@ -432,10 +434,12 @@ class Supervisor:
             return
         for variable, value in node.socket.messages(node.pid or -1):
             if variable == "STATUS":
-                node.status = value[:200]
+                node.status = value[:MAX_FAULT]
             elif variable == "X_FAULT":
                 node.reported_fault = value or None
                 self._set_fault(node, node.reported_fault)
+            elif variable == "X_END":
+                node.end_reason = value
             elif variable == "WATCHDOG":
                 node.watchdog_at_s, node.watchdog_wait_s = time.monotonic(), node.wait.update(node.pid)
             elif variable == "READY" and value == "1" and node.ready_since_s is None:

@@ -10,7 +10,7 @@ from typing import Final
 from fabrictime.state.action_state import ActionState
 from fabrictime.state.flow_history import FOREVER_NS, NO_EFFECT, SIDE_NS, Effect, effect
 from schemas.reasons import NO_REASON, Reason
-from schemas.records import ActionOutcome, ActionReport, Decision, ReasonKind
+from schemas.records import ActionOutcome, ActionReport, Decision, FlowAction, ReasonKind
 
 NS_PER_S: Final = 1_000_000_000
 SETTLED_NS: Final = SIDE_NS + 3 * NS_PER_S
@@ -47,6 +47,9 @@ DONE: Final = frozenset(
         ActionOutcome.DUPLICATE,
     }
 )
+AUDIT: Final = "AUDIT"
+"""Kind of the reason of node actions; it refers to the host."""
+NODE_ACTIONS: Final = frozenset({FlowAction.DRAIN, FlowAction.RESUME})
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,9 @@ def _decided(decision: Decision, reports: Mapping[ActionOutcome, ActionReport], 
 
 
 def _undecided(name: str, report: ActionReport, reports: Mapping[ActionOutcome, ActionReport]) -> ActionEntry:
-    """Return the entry of a local repair, or of a report whose decision is too old to be known."""
+    """Return the entry of a node action, of a local repair, or of a report with an unknown decision."""
+    is_repair = report["outcome"] == ActionOutcome.LOCAL_REPAIR
+    is_node = report["action"] in NODE_ACTIONS
     return ActionEntry(
         name,
         report["at_ns"] - report["took_ns"],
@@ -182,8 +187,8 @@ def _undecided(name: str, report: ActionReport, reports: Mapping[ActionOutcome, 
         report["from_path"],
         report["to_path"],
         report["rate_bps"],
-        ReasonKind.DOWN if report["outcome"] == ActionOutcome.LOCAL_REPAIR else ReasonKind.UNKNOWN,
-        NO_REASON,
+        AUDIT if is_node else ReasonKind.DOWN if is_repair else ReasonKind.UNKNOWN,
+        Reason(report["host"]) if is_node else NO_REASON,
         report["detail"],
         report["outcome"],
         _ranked(reports),

@@ -30,6 +30,7 @@ _CAUSES: Final = {
     "DRAINED": "the queue at {} has drained",
     "SLICE": "tenant shares of {}",
     "DELAY": "high delay of {}",
+    "AUDIT": "audit of {}",
 }
 _LATER: Final = frozenset({ReasonKind.HEALED, ReasonKind.DRAINED})
 """Reasons that end a fault; they do not name it."""

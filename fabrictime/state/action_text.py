@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fabrictime.state.action_entries import RANK, ActionEntry
+from fabrictime.state.action_entries import AUDIT, RANK, ActionEntry
 from fabrictime.state.action_state import MOVES, ActionState, SuppressedAction
 from fabrictime.state.labels import arrow
 from schemas.reasons import Reason
@@ -25,7 +25,7 @@ OUTCOMES: Final = {
     "LOCAL_REPAIR": "local repair: the path was dead and no decision had arrived",
     "OBSERVED": "not done: the mode is OBSERVE",
     "FAILED": "failed",
-    "LIMITED": "not done: the host reached its limit of actions per second",
+    "LIMITED": "not done: a limit prevents it",
     "NOT_ALLOWED": "not done: this host does not allow the action",
     "OLD_CONFIG": "not done: the decision used a config that is no longer in force",
     "NO_FLOW": "not done: the host has no such flow",
@@ -46,6 +46,7 @@ CAUSES: Final = {
     "INCAST": "incast at",
     "DRAINED": "the queue has drained at",
     "SLICE": "tenant shares",
+    "AUDIT": "audit of",
     "UNKNOWN": "unknown cause",
 }
 
@@ -87,7 +88,7 @@ def cause_text(kind: str, reason: Reason) -> str:
         return f"{arrow(reason.subject)} {cause}" if reason.subject else f"its path {cause}"
     if kind in QUEUE_CAUSES:
         return f"{cause} {arrow(reason.subject)}" if reason.window_id else cause
-    return cause
+    return f"{cause} {reason.subject}" if kind == AUDIT else cause
 
 
 def action_text(entry: ActionEntry | SuppressedAction) -> str:

@@ -252,6 +252,7 @@ STORES: Final = (
         "notifications",
     ),
     gauge("drains_in_force", "Nodes that the drain service holds drained.", ("drains",), "nodes"),
+    gauge("drains_waiting", "Drains that are due and wait for time, a limit or jobs.", ("drains",), "nodes"),
     gauge(
         "drains_stopped",
         "1 if the circuit breaker of drains is open until a person resets it, else 0.",

@@ -22,6 +22,7 @@ from schemas import codec
 from schemas.kafka import BEGINNING, Start, back, tail
 from schemas.kafka.message import Message
 from schemas.log_time import append_ns_of
+from schemas.service_notifier import ServiceNotifier
 from schemas.topics import CLOCK_OFFSETS, CONFIG, FLOWS, INVENTORY, MAX_MESSAGE_BYTES, PATHS, R, Topic
 from schemas.topology import Topology, TopologyError, TopologySource
 from schemas.unexpected import DATA_ERRORS
@@ -185,6 +186,9 @@ class WorkerContext:
             return
         self.failed = reason
         log.critical("stream worker aborts: %s", reason, exc_info=error)
+        ServiceNotifier().notify(
+            f"X_END={' '.join(reason.split())}"
+        )  # lines of the client libraries follow in the log
         loop = asyncio.get_running_loop()
         self._ending = loop.create_task(self.app.stop(), name="stop after failure")
         loop.call_later(ABORT_S, os._exit, EXIT_CODE)

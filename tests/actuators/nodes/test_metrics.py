@@ -19,9 +19,14 @@ def test_drains_results_and_breaker_are_exported():
     for outcome in (ActionOutcome.APPLIED, ActionOutcome.LIMITED, None):
         metrics.count(Done(step, outcome, ""))
     metrics.set_state(operator)
+    metrics.waiting = ["n1: waits until 08:30:00 UTC"]
     samples = {(sample.name, *sample.labels): sample.value for sample in metrics.samples()}
     assert samples["fabrictime_drains_in_force",] == samples["fabrictime_drains_stopped",] == 1
+    assert samples["fabrictime_drains_waiting",] == 1
     assert samples["fabrictime_drain_actions_total", "applied"] == 1
     assert samples["fabrictime_drain_actions_total", "refused"] == 1
     assert {name for name, *_ in samples} <= {metric.name for metric in METRICS}
-    assert metrics.text() == "1 drains in force, 2 outcomes; circuit breaker open: no drains"
+    assert metrics.text() == (
+        "1 drains in force, 2 outcomes; circuit breaker open: no drains; "
+        "1 waiting: n1: waits until 08:30:00 UTC"
+    )

@@ -1,5 +1,6 @@
 """Faults of the network that hosts share drain nobody."""
 
+from actuators.nodes.actuator import Done
 from actuators.nodes.caps import NS_PER_S, NodeRules
 from schemas.records import AlertKind, AlertState
 from schemas.topics import ALERTS
@@ -68,7 +69,8 @@ def test_a_failure_of_the_network_waits_for_other_hosts_and_one_of_the_node_does
     nodes = fleet_of(operator)
     add(operator, failed("n0", "eth0"), failed("n4", check="node.ecc"), at_ns=NS_PER_S)
     steps = {step.node: step for step in operator.plan(nodes, 2 * NS_PER_S)}
-    assert steps["n0"].obstacle == "backend.carrier: waits 59 s for the results of other hosts"
+    assert steps["n0"].obstacle == "backend.carrier: waits until 00:01:01 UTC for the results of other hosts"
+    assert Done(steps["n0"], None, "").is_waiting
     assert not steps["n0"].is_limited
     assert not steps["n4"].obstacle
     assert drains(operator.plan(nodes, 61 * NS_PER_S)) == ["n0", "n4"]

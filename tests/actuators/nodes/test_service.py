@@ -82,11 +82,14 @@ def test_a_verdict_is_a_drain_at_once_and_a_clean_run_ends_it(fleet):
 
 def test_the_service_only_reports_without_the_mode(fleet):
     fleet.log.put(CONFIG.name, "*", PLAIN)
+    fleet.settings["nodes"]["network_wait_s"] = 3600
     service = fleet.start()
     try:
         service.wait_ready()
         fleet.put("n1", "r1", ["node.ecc"])
         wait_until(lambda: "OBSERVED drain n1" in service.tail(), name="the outcome")
+        fleet.put("n2", "r2", ["backend.carrier"])
+        wait_until(lambda: "waiting drain n2: backend.carrier: waits until" in service.tail(), name="a wait")
         assert (fleet.drained(), fleet.repairs(), fleet.applied()) == (set(), {}, [])
     finally:
         assert service.stop() == 0

@@ -130,6 +130,16 @@ async def test_child_that_never_gets_ready_does_not_keep_the_start_waiting(super
     await supervised.stop()
 
 
+async def test_child_that_ends_itself_names_its_reason_though_other_lines_follow(supervised, child, until):
+    body = (
+        "notify('READY=1'); notify('X_END=a rebalance has not ended'); print('Unclosed client'); sys.exit(70)"
+    )
+    supervised.add(child("policy", body))
+    await supervised.start()
+    await until(lambda: supervised.faults == {"policy": "ended with 70: a rebalance has not ended"})
+    await supervised.stop()
+
+
 async def test_child_that_cannot_be_started_is_a_fault_of_its_own(supervised, child, steady):
     missing = replace(child("worker", ""), argv=("/no/such/program",))
     supervised.add(steady("log"), missing)

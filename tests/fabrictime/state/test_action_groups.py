@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from actuators.nodes.actuator import node_report
+from actuators.nodes.policy import NodeStep
 from fabrictime.state.action_entries import entries
 from fabrictime.state.action_groups import GAP_NS, action_groups, done_text, total_text
 from fabrictime.state.action_state import ActionState
+from fabrictime.state.action_text import as_record
+from schemas.records import ActionOutcome, FlowAction
 
 S = 1_000_000_000
 CABLE = "leaf1:swp3<>spine2:swp1"
@@ -58,6 +62,16 @@ def test_a_local_repair_alone_is_about_a_dead_path(made: Any, actions: ActionSta
         "fabric.actions", "h1", made.action(made.decision(9, flow, "x"), "LOCAL_REPAIR", decision_id="l/1")
     )
     assert [group.cause for group in groups_of(actions, made)] == ["a path was dead"]
+
+
+def test_a_drain_is_about_the_audit_of_its_host(made: Any, actions: ActionState) -> None:
+    step = NodeStep("n1", "h1", FlowAction.DRAIN, "r1", "nic.speed: 50 Gbit/s")
+    report = node_report(step, ActionOutcome.APPLIED, step.text, "SLURM", made.now_ns, 0, 1)
+    actions.take("fabric.actions", "h1", report)
+    (group,) = groups_of(actions, made)
+    assert (group.cause, group.counts) == ("audit of h1", "1 node drained, within 0.00 ns")
+    assert done_text([group], {"h1"}, 0) == group.counts
+    assert as_record(group.entries[0])["cause"] == "audit of h1"
 
 
 def test_the_same_link_later_is_another_fault(made: Any, actions: ActionState) -> None:
