@@ -31,6 +31,17 @@ FETCH_TIMEOUT_S: Final = 1.0
 CAPACITY_CHECK_S: Final = 0.01
 """Interval at which receivers without capacity, busy with earlier messages, are checked again, s."""
 
+LAST_TASKS_S: Final = 1.0
+"""Longest time for which cancelled tasks are awaited at the end of a worker, s."""
+
+
+class PromptWorker(faust.Worker):
+    """A Faust worker that ends once its tasks have ended. No issue: Mode always waits for a second."""
+
+    async def _sentinel_task(self) -> None:
+        if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(tasks, timeout=LAST_TASKS_S)
+
 
 def tune_fetcher(app: Any, read_ahead_s: float, wait_ms: int, min_bytes: int = 1) -> None:
     """Set how a Faust app fetches, once its consumer has started. No issue.

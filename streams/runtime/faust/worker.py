@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import faust
 
+from streams.runtime.faust.compat import PromptWorker
 from streams.runtime.faust.faust_app import build_app
 from streams.runtime.faust.readiness import Readiness
 from streams.runtime.faust.service import Service
@@ -98,7 +99,7 @@ def _end_soon(code: int) -> None:
 
 
 def _run(apps: list[faust.App], loop: asyncio.AbstractEventLoop) -> None:
-    worker = faust.Worker(
+    worker = PromptWorker(
         apps[0],
         *apps[1:],
         loop=loop,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import faust
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaTimeoutError
@@ -14,7 +16,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from streams.runtime.faust import compat
-from streams.runtime.faust.compat import _Consumer
+from streams.runtime.faust.compat import PromptWorker, _Consumer
 from tests.streams.runtime.fake_context import TP0, TP1, Record
 
 OTHER = TP("other", 0)
@@ -207,3 +209,38 @@ def test_the_positions_of_the_receivers_are_committed(consumer: Consumer, receiv
     assert set(consumer._filter_tps_with_pending_acks()) == {TP0, TP1, UNREAD}
     assert set(consumer._filter_tps_with_pending_acks({TP1, UNREAD.topic})) == {TP1, UNREAD}
     assert [consumer._new_offset(tp) for tp in (TP0, TP1, UNREAD)] == [7, None, None]
+
+
+def test_a_worker_without_tasks_closes_its_loop_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses_s.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    loop = asyncio.new_event_loop()
+    PromptWorker(faust.App("test"), loop=loop)._shutdown_loop()
+    assert (pauses_s, loop.is_closed()) == ([], True)
+
+
+def test_a_worker_awaits_the_cleanup_of_cancelled_tasks() -> None:
+    loop, cleaned = asyncio.new_event_loop(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            cleaned.set()
+
+    async def cancelled() -> None:
+        task = loop.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+
+    worker = PromptWorker(faust.App("test"), loop=loop)
+    loop.run_until_complete(cancelled())
+    loop.run_until_complete(worker._sentinel_task())
+    loop.close()
+    assert cleaned.is_set()
