@@ -105,8 +105,14 @@ class SteadyTime:
         self._stepped_ns: int | None = None
         """Monotonic time of the last step."""
 
-    def of(self, append_ns: int, monotonic_ns: int) -> int:
-        """Return the steady time of the partition's next message, received at `monotonic_ns`."""
+    def of(self, append_ns: int, monotonic_ns: int, *, is_past: bool = False) -> int:
+        """Return the steady time of the partition's next message, received at `monotonic_ns`.
+
+        `is_past`: the reader catches up, so that the message's time says nothing about the present.
+        """
+        if is_past:
+            self._steady_ns = max(self._steady_ns, append_ns + self.correction_ns)
+            return self._steady_ns
         if self._append_ns is not None:
             moved_ns, elapsed_ns = append_ns - self._append_ns, monotonic_ns - self._monotonic_ns
             returned_ns = append_ns - monotonic_ns - self._stepped_ahead_ns

@@ -18,7 +18,7 @@ from streams.runtime.faust.context import WorkerContext
 from streams.runtime.log_time import LogClock, SteadyTime
 from streams.runtime.operator import NEVER_NS, Moment, Operator, Stage
 from streams.runtime.steps import Epoch, StepLog
-from streams.runtime.units import NS_PER_S
+from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 MAX_MESSAGES: Final = 256
 MAX_BYTES: Final = 128 * 1024
@@ -87,6 +87,8 @@ class Partition:
         """Time that the newest message has waited, ns; 0 if no other message is behind it."""
         self._context, self._stage = context, stage
         self._steady_clock, self._steady = steady_clock, SteadyTime()
+        self._past_ns = epoch.epoch * NS_PER_MS
+        """Log time before which messages are of the past; 0 after the first message of the present."""
         self._received_ns = monotonic_ns - QUIET_NS
         """Monotonic time of the newest message."""
         self._received_append_ns = 0
@@ -110,7 +112,9 @@ class Partition:
         self._context.log_clock.observe(message.append_ns, monotonic_ns, place, offset)
         if not self._stage.uses_append_time:
             correction_ns = self._steady.correction_ns
-            message.log_ns = self._steady.of(message.append_ns, monotonic_ns)
+            is_past = message.append_ns < self._past_ns
+            self._past_ns *= is_past
+            message.log_ns = self._steady.of(message.append_ns, monotonic_ns, is_past=is_past)
             if self._steady.correction_ns != correction_ns:
                 self._corrections.append((offset, self._steady.correction_ns))
             self._steady_clock.observe(message.log_ns, monotonic_ns, place, offset)

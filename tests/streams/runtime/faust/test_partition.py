@@ -337,6 +337,27 @@ async def test_steps_have_the_positions_of_the_tables_of_the_stage_alone(context
     assert inputs == {f"{FLOWS.name}/0", f"{FLOWS.name}/1", f"{TP0.topic}/0"}
 
 
+async def test_a_gap_that_a_new_owner_reads_late_is_no_step_of_the_log_clock(
+    context: FakeContext, stage: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody filled the partition for 15 s before the owner began: the former worker was dead."""
+    monkeypatch.setattr(module, "STEPS_S", 0.0)
+    await stage.restore(TP0)
+    now_ms = START_NS // MS
+    for offset, ahead_ms in enumerate((-16_000, -15_900, -900, 0, 10)):
+        stage.give(offset, timestamp=now_ms + ahead_ms)
+    await stage.idle()
+    (partition,) = stage._partitions.values()
+    assert partition._steady.correction_ns == 0
+    stage.give(5, timestamp=now_ms + 3_600_000)
+    await stage.idle()
+    await stage.revoke()
+    choices = [choice for record in stage.steps() for choice in record["choices"]]
+    corrections = [choice["value"] for choice in choices if choice["kind"] == "CORRECTION"]
+    assert len(corrections) == 1, "the real step"
+    assert corrections[0] == pytest.approx(-3_600 * S, abs=60 * S)
+
+
 async def test_published_steps_replay_to_the_byte(
     context: FakeContext, stage: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
