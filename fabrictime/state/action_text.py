@@ -201,7 +201,7 @@ def before_after(before: float | None, after: float | None, text: Callable[[floa
     """Return the figures before and after an action, side by side. `text` formats a figure."""
     if before is None and after is None:
         return "—"
-    return f"{'?' if before is None else text(before)} → {'?' if after is None else text(after)}"
+    return f"{'unknown' if before is None else text(before)} → {'unknown' if after is None else text(after)}"
 
 
 def table_row(entry: ActionEntry) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from fabrictime.state.queue_history import FRESH_NS, QueueHistory
 from schemas import records
 from schemas.records import (
     Alert,
+    AlertKind,
     AlertState,
     ContentionState,
     ContentionWindow,
@@ -385,6 +386,13 @@ class FabricState:
     def open_contention(self, now_ns: int) -> Iterable[ContentionWindow]:
         """Return the active contention windows."""
         return [window for window in self.contention.values() if is_active(window, now_ns)]
+
+
+def text_now(state: FabricState, alert: Alert) -> str:
+    """Return an alert's text; for a lossy link with the newest figures of its health record."""
+    subject = None if is_cleared(alert) or alert["grouped"] else state.subjects.get(alert["subject"])
+    is_lossy = subject is not None and alert["kind"] == AlertKind.LINK_GREY
+    return subject.record["text"] if is_lossy and subject.record["state"] == LinkState.GREY else alert["text"]
 
 
 def _pair(key: str) -> tuple[str, str]:

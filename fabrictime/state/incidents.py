@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from actuators.notify.notes import state_text
 from actuators.notify.runbooks import RUNBOOKS
-from fabrictime.state.fabric_state import STATES, UP, FabricState
+from fabrictime.state.fabric_state import STATES, UP, FabricState, text_now
 from fabrictime.state.labels import arrow, verdict_label
 from schemas.ids import end_parts, host_of, natural
 from schemas.records import Alert, AlertKind, ContentionWindow, HealthKind, LinkHealth, Severity, Verdict
@@ -201,7 +201,7 @@ def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
         alert["kind"],
         alert["severity"],
         alert["subject"],
-        alert["text"],
+        text_now(state, alert),
         alert["raised_ns"],
         links,
         nics,

@@ -29,6 +29,13 @@ NS_PER_S: Final = 1_000_000_000
 _log = logging.getLogger(__name__)
 
 
+class Matching(BaseModel, extra="forbid"):
+    """The alerts whose hosts, racks or links all match a pattern."""
+
+    scope: str = Field(description="host, rack or link")
+    pattern: str = Field(max_length=512, description="names with * and ?")
+
+
 class NewNote(BaseModel, extra="forbid"):
     """What a user notes about the alerts of a subject."""
 
@@ -36,6 +43,9 @@ class NewNote(BaseModel, extra="forbid"):
     comment: str = Field("", max_length=2000)
     owner: str | None = Field(None, max_length=200, description="person or team that works on the problem")
     acknowledge: bool = Field(False, description="whether reminders end")
+    maintenance: Matching | None = Field(
+        None, description="alerts that it concerns, in place of the subject's"
+    )
     silence_s: int = Field(0, ge=0, le=30 * 86_400, description="s without notifications; 0: no silence")
 
 
@@ -81,8 +91,11 @@ class Changes:
         def publish() -> dict[str, Any]:
             notes, now_ns = AlertNotes(self._cluster, self._registry), time.time_ns()
             silence = (now_ns, now_ns + new.silence_s * NS_PER_S) if new.silence_s else None
+            window = new.maintenance
             note = changed_note(
-                notes.note_of(notes.subject_of(new.subject), now_ns),
+                notes.note_of(notes.subject_of(new.subject), now_ns)
+                if window is None
+                else notes.window_note(window.scope, window.pattern, now_ns),
                 now_ns,
                 comment=new.comment,
                 owner=new.owner,

@@ -18,8 +18,9 @@ const KINDS = { heat: Heat, pair: Pair, clocks: Clocks, fleet: Fleet, strip: Str
   iterations: Iterations, "rank-bars": RankBars, "rank-map": RankMap };
 
 export default {
-  template: `<div class="ft-chart"><div class="ft-legend" v-show="kind === 'heat'"></div><div class="ft-canvas"></div></div>`,
-  props: { kind: String },
+  template: `<div class="ft-chart"><div class="ft-legend" v-show="kind === 'heat'"></div><div class="ft-canvas"></div><div class="ft-empty" v-if="empty && !drawn">{{ empty }}</div></div>`,
+  props: { kind: String, empty: String },
+  data: () => ({ drawn: false }),
   async mounted() {
     await new Promise((resolve) => setTimeout(resolve, 0));
     const canvas = this.$el.querySelector(".ft-canvas");
@@ -64,6 +65,7 @@ export default {
       whenIdle(() => {
         if (!this.drawer) return;
         this.drawer.frame(f);
+        this.drawn = true;
         this.frames++;
         this.$el.dataset.frames = this.frames;
         requestAnimationFrame(() => this.$emit("ack", seq));

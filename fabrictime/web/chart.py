@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from nicegui import ui
 from nicegui.element import Element
 from nicegui.events import GenericEventArguments
 
+NOTHING: Final = "Nothing to draw yet."
 ECHART = ui.echart  # its import registers the ECharts module that chart.js imports
 
 
@@ -23,9 +24,11 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
         kind: str,
         on_cell: Callable[[int, int], None] | None = None,
         on_pick: Callable[[str], None] | None = None,
+        empty: str = "",
     ) -> None:
+        """Make a chart. `empty`: the text in its place before the first frame."""
         super().__init__()
-        self._props["kind"] = kind
+        self._props["kind"], self._props["empty"] = kind, empty
         self._source: Callable[[bool], dict[str, Any] | None] | None = None
         self._ready = self._waiting = self._dirty = self._is_full = False
         self._seq = 0

@@ -11,6 +11,8 @@ from nicegui import ui
 
 from fabrictime.web.widgets import Cell, LiveTable, LiveText, Row, Section
 
+READING = "Reading the history …"
+"""Stands in place of figures until the history answers."""
 CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 
 

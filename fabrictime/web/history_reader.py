@@ -31,6 +31,8 @@ WINDOW_KEPT_S = 30.0
 """How long a table's window length is reused, s."""
 MAX_RESULTS = 48
 """Largest number of results in the cache."""
+MOMENTS_KEPT = 6
+"""Number of past moments whose readers are kept, so that tabs and reloads share their results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,21 @@ class HistoryReader:
         self.database = history.database
         self.columns = history.columns
         self.now_ns = now_ns
-        self._lock = threading.Lock()
+        self._lock, self._moments_lock = threading.Lock(), threading.Lock()
         self._ends: tuple[float, Ends] = -1e9, {}
         self._windows: dict[str, tuple[float, int]] = {}
         self._results: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
+        self._moments: OrderedDict[int, HistoryReader] = OrderedDict()
 
     def at(self, moment_ns: int) -> HistoryReader:
         """Return the history as it was at a moment."""
-        return HistoryReader(self._history, lambda: moment_ns, moment_ns)
+        with self._moments_lock:  # `_lock` is held during queries
+            reader = self._moments.pop(moment_ns, None)
+            reader = reader or HistoryReader(self._history, lambda: moment_ns, moment_ns)
+            self._moments[moment_ns] = reader
+            if len(self._moments) > MOMENTS_KEPT:
+                self._moments.popitem(last=False)
+            return reader
 
     def ends(self) -> Ends:
         """Return the ends of the tables, read at most `ENDS_KEPT_S` ago."""

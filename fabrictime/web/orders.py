@@ -7,16 +7,23 @@ whether it would refuse, and why.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from actuators.notify.notes import hosts_of
 from fabrictime.web.users import Role, User
 from fabrictime.web.widgets import LiveList
+from schemas.ids import cable_ends, cable_id, end_parts
+from schemas.records import Alert
 
 NO_LOGIN: Final = "This page has no login (web.login), so it changes nothing. Use the command."
 IN_THE_PAST: Final = "The page shows the past. Choose Live, or use the command."
 SILENCES: Final = (("+1h", 3600), ("+4h", 14_400), ("+24h", 86_400), ("+168h", 604_800))
 """Ends of a silence as the command takes them, and the same in s."""
+
+MAINTENANCE_S: Final = 14_400
+"""Length of a maintenance window, s: the default of the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,7 @@ class Order:
     command: str
     body: dict[str, Any] = field(default_factory=dict)
     entry: str = ""
-    choices: tuple[tuple[str, int], ...] = ()
+    choices: tuple[tuple[str, Any], ...] = ()
 
 
 def refusal(user: User | None, role: Role, is_past: bool) -> str:
@@ -41,14 +48,43 @@ def refusal(user: User | None, role: Role, is_past: bool) -> str:
     return IN_THE_PAST if is_past else ""
 
 
-def alert_orders(subject: str) -> list[Order]:
+def windows_of(alert: Alert, racks: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+    """Yield scope and pattern of the maintenance windows that cover an alert: by its cable, a switch of all
+    its cables, its host, or its rack. `racks`: the rack of each host.
+    """
+    names = (alert["subject"], *alert["grouped"], *alert["links"])
+    cables = {cable_id(name.replace("<>", ">")) for name in names if ">" in name}
+    nodes = [{end_parts(end).node for end in cable_ends(cable)} for cable in cables]
+    yield from (("link", cable) for cable in cables if len(cables) == 1)
+    shared = set.intersection(*nodes) - racks.keys() if nodes else set()
+    yield from (("link", f"*{node}:*") for node in sorted(shared))
+    for scope, places in (
+        ("host", hosts := set(hosts_of(alert, racks))),
+        ("rack", set(map(racks.get, hosts))),
+    ):
+        yield from ((scope, place) for place in places if place and len(places) == 1)
+
+
+def alert_orders(alert: Alert, racks: Mapping[str, str | None]) -> list[Order]:
     """Return what operators do about the alerts of a subject."""
+    subject = alert["subject"]
+    windows = tuple(
+        (f"{scope} {shlex.quote(pattern)}", {"scope": scope, "pattern": pattern})
+        for scope, pattern in windows_of(alert, racks)
+    )
+    maintenance = "fabrictime alert maintenance {}"
     name, path, body = shlex.quote(subject), "/api/v1/notes", {"subject": subject}
+    timed = {**body, "silence_s": MAINTENANCE_S}
     silence = f"fabrictime alert silence {name} --until {{}}"
     return [
         Order("ack", "Acknowledge", path, f"fabrictime alert ack {name}", {**body, "acknowledge": True}),
         Order("silence", "Silence", path, silence, body, "silence_s", SILENCES),
         Order("comment", "Comment", path, f"fabrictime alert comment {name} {{}}", body, "comment"),
+        *(
+            [Order("maintenance", "Maintenance, 4 h", path, maintenance, timed, "maintenance", windows)]
+            if windows
+            else []
+        ),
     ]
 
 

@@ -150,14 +150,13 @@ def alert_maintenance(
     owner: Owner = None,
 ) -> None:
     """Plan a maintenance window: no notification about alerts whose hosts, racks or links all match."""
-    from fabrictime.commands.alert.notes import SCOPES, changed_note, new_note, now_ns, selector, time_ns
+    from fabrictime.commands.alert.notes import changed_note, now_ns, time_ns
 
     length_ns = round(duration_s(duration) * NS_PER_S)
     notes, at_ns = _opened(settings), now_ns()
     try:
-        name = selector(scope, pattern)
         from_ns = time_ns(start, at_ns) if start else at_ns
-        note = notes.index.notes.get(name) or new_note(name, at_ns, SCOPES[scope], pattern)
+        note = notes.window_note(scope, pattern, at_ns)
         window = (from_ns, from_ns + length_ns)
         new = [changed_note(note, at_ns, comment=comment, owner=owner, silence=window)]
     except ValueError as error:

@@ -161,6 +161,11 @@ class AlertNotes:
         """Return the note of a subject, an empty one if there is none."""
         return self.index.notes.get(subject) or new_note(subject, now_ns)
 
+    def window_note(self, scope: str, pattern: str, now_ns: int) -> AlertNote:
+        """Return the note of a pattern, an empty one if there is none. Raises ValueError."""
+        name = selector(scope, pattern)
+        return self.index.notes.get(name) or new_note(name, now_ns, SCOPES[scope], pattern)
+
     def publish(self, notes: Iterable[AlertNote]) -> None:
         """Publish notes and wait until the log has them. Raises ValueError if it does not accept them."""
         publisher = Publisher(self._cluster, self._registry)

@@ -34,6 +34,8 @@ from fabrictime.web.widgets import LiveText
 from schemas.units import count_text, seconds_text
 
 MARKS_PERIOD_S: Final = 5.0
+PAST_PERIOD_S: Final = 10.0
+"""Shortest period of queries about the past, s: only late windows change their answers."""
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -330,6 +332,8 @@ class Tab(ABC, Generic[TabChoice]):
         arguments share one poll.
         """
         self.unfollow(slot)
+        if self.time.at_ns is not None:
+            period_s = max(period_s, PAST_PERIOD_S)
         self._unsubscribe[slot] = self.context.poller.subscribe(
             (query, *arguments), lambda: query(*arguments), callback, period_s
         )

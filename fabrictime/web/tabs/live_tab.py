@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Final
 
 from fabrictime.state.fabric_state import FabricState, Part
+from fabrictime.state.labels import arrow
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.tabs.base import Tab, TabChoice
 from schemas.records import LinkState
@@ -77,10 +78,11 @@ class LiveTab(Tab[TabChoice]):
             delay = delay_text(queue.delay_ns(queue.mean_bytes))
             depth = bytes_text(queue.mean_bytes) if queue.rate_bps else delay
             slots = f"; slots {summary.fold} times as long: inference is slow" if summary.fold > 1 else ""
-            self._kpi("deepest", depth, f"{delay} at {link}{slots}")
+            self._kpi("deepest", depth, f"{delay} at {arrow(link)}{slots}")
         kinds = sorted({window["kind"].lower().replace("_", " ") for window in windows})
         self._kpi_of_faults("contention", len(windows), ", ".join(kinds) or "no link")
-        self._kpi_of_faults("alerts", len(alerts), alerts[0]["text"] if alerts else "none")
+        kinds = sorted({alert["kind"].lower().replace("_", " ") for alert in alerts})
+        self._kpi_of_faults("alerts", len(alerts), ", ".join(kinds) or "none")
 
     def _kpi_of_faults(self, key: str, count: int, note: str) -> None:
         """Show a number of faults. A number of 0 is shown as not known unless the evidence is fresh."""

@@ -21,7 +21,7 @@ from schemas.topology import LAYER_2, Topology, end_text, nic_end
 from streams.links.evidence.path_table import Links, Routes
 from streams.links.evidence.probe_evidence import Evidence
 from streams.links.health.text import count_text
-from streams.links.rules import STALE_NS
+from streams.links.rules import BLIND_AFTER_NS, STALE_NS
 from streams.runtime.units import NS_PER_S
 
 MIN_STREAK: Final = 6
@@ -44,11 +44,16 @@ class Unexplained:
     nics: int
     since_ns: int
     candidates: tuple[str, ...]
+    untraced: int = 0
+    """Number of paths of which no link is known, while first traces are still to be expected."""
 
     def text(self, since: str) -> str:
         """Return a readable line that describes the paths and the possible cause."""
         paths = f"{count_text(self.paths, 'path')} of {count_text(self.nics, 'NIC')}"
         place = place_text(self.candidates)
+        if self.untraced:
+            routes = f"the routes of {self.untraced:,} of them are not traced yet"
+            place = f"{routes} (probes.trace_pps limits the pace); {place}"
         return f"no known link explains why {paths} lose every probe since {since}; {place}"
 
 
@@ -80,7 +85,10 @@ def find_unexplained(
     dead = np.array(left, np.intp)
     nics = {names[int(e)] for e in evidence.rows[dead, 0]}
     since_ns = int(evidence.first_lost_ns[dead].min())
-    return Unexplained(len(dead), len(nics), since_ns, fewest_places(places))
+    untraced = 0
+    if now_ns - evidence.first_event_ns < BLIND_AFTER_NS:
+        untraced = sum(at not in port_of or not any(routes.known(*port_of[at])) for at in left)
+    return Unexplained(len(dead), len(nics), since_ns, fewest_places(places), untraced)
 
 
 def blind_share(evidence: Evidence, now_ns: int) -> tuple[int, int]:

@@ -78,7 +78,8 @@ def test_an_unknown_cause_is_shown_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "text"), [(None, None, "—"), (1, None, "1 → ?"), (None, 2, "? → 2"), (1, 2, "1 → 2")]
+    ("before", "after", "text"),
+    [(None, None, "—"), (1, None, "1 → unknown"), (None, 2, "unknown → 2"), (1, 2, "1 → 2")],
 )
 def test_figures_side_by_side(before: float | None, after: float | None, text: str) -> None:
     assert action_text.before_after(before, after, str) == text

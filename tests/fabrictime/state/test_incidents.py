@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,27 @@ def test_a_slow_job_belongs_to_the_link_that_its_verdict_blames(state: FabricSta
     assert (incident.title, incident.where) == ("Link down", "leaf1:swp3 ⇄ spine1:swp1")
     assert incident.jobs == ("llama",)
     assert incident.severity == "CRITICAL"
+
+
+@pytest.mark.parametrize(
+    ("fields", "state_now", "shown"),
+    [
+        ({}, "GREY", "loses 10.7%"),
+        ({"grouped": ["leaf1:swp4<>spine2:swp1"]}, "GREY", "loses 47.4%"),
+        ({"kind": "LINK_DOWN"}, "GREY", "loses 47.4%"),
+        ({}, "UP", "loses 47.4%"),
+    ],
+)
+def test_the_loss_in_the_text_is_the_newest(
+    state: FabricState, fabric: Any, fields: dict[str, Any], state_now: str, shown: str
+) -> None:
+    """An alert's text is from when it was raised; the tab Now shows the health record's figure beside it."""
+    link = fabric.up("leaf1", 1)
+    fill(state, *fabric.fleet(peers=1))
+    alert = fabric.alert(fabric.cable(link), "loses 47.4%", links=[link], **{"kind": "LINK_GREY", **fields})
+    fill_health(state, fabric, link, state_now, text="loses 10.7%")
+    fill(state, ("fabric.alerts", alert["alert_id"], alert))
+    assert [incident.cause.text for incident in incidents(state, fabric.now_ns)] == [shown]
 
 
 def test_a_job_that_another_host_slows_is_an_incident_of_its_own(state: FabricState, fabric: Any) -> None:

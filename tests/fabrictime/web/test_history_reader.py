@@ -52,6 +52,16 @@ def test_an_empty_history_gives_empty_results(counted: Any) -> None:
     assert queries.series(history, "a/e", "b/e", 60).points == []
 
 
+def test_tabs_at_one_moment_share_a_reader(counted: Any) -> None:
+    live = HistoryReader(counted)
+    reader = live.at(T)
+    assert live.at(T) is reader
+    assert (reader.until_ns, reader.now_ns()) == (T, T)
+    for k in range(1, module.MOMENTS_KEPT + 1):
+        live.at(T + k)
+    assert live.at(T) is not reader
+
+
 def test_an_unchanged_history_costs_one_metadata_query(filled: Any, counted: Any) -> None:
     filled.delays(T, {("a/e", "b/e"): {0: {}}})
     history = HistoryReader(counted)

@@ -10,8 +10,9 @@ import pytest
 
 from fabrictime.commands.alert.notes import AlertNotes
 from fabrictime.commands.config.live_config import LiveRecords
-from fabrictime.web.orders import IN_THE_PAST, NO_LOGIN, alert_orders, refusal
+from fabrictime.web.orders import IN_THE_PAST, NO_LOGIN, alert_orders, refusal, windows_of
 from fabrictime.web.users import Role, User
+from tests.records import make
 
 
 def test_a_refusal_states_its_reason() -> None:
@@ -23,12 +24,41 @@ def test_a_refusal_states_its_reason() -> None:
 
 
 def test_a_command_quotes_its_subject() -> None:
-    commands = [order.command for order in alert_orders("leaf1:p1>spine1:p2")]
-    assert commands == [
+    alert: Any = make("Alert", subject="leaf1:p1>spine1:p2", links=[], nics=[], grouped=[])
+    orders = alert_orders(alert, {})
+    assert [order.command for order in orders] == [
         "fabrictime alert ack 'leaf1:p1>spine1:p2'",
         "fabrictime alert silence 'leaf1:p1>spine1:p2' --until {}",
         "fabrictime alert comment 'leaf1:p1>spine1:p2' {}",
+        "fabrictime alert maintenance {}",
     ]
+    assert [text for text, _ in orders[-1].choices] == [
+        "link 'leaf1:p1<>spine1:p2'",
+        "link '*leaf1:*'",
+        "link '*spine1:*'",
+    ]
+
+
+RACKS = {"h1": "r1", "h2": "r1", "h3": None}
+
+
+@pytest.mark.parametrize(
+    ("subject", "nics", "scopes"),
+    [
+        ("h1/eth1", ["h1/eth1"], ["host h1", "rack r1"]),
+        ("h3", [], ["host h3"]),
+        ("h1:e<>leaf1:p", ["h1/e"], ["link h1:e<>leaf1:p", "link *leaf1:*", "host h1", "rack r1"]),
+        ("train", [], []),
+        ("cables", ["h1/e", "h2/e"], ["rack r1"]),
+        ("probers", ["h1/e", "h2/e", "h3/e"], []),
+    ],
+)
+def test_maintenance_windows_concern_the_alert(subject: str, nics: list[str], scopes: list[str]) -> None:
+    """A window of one host does not cover an alert about two."""
+    alert: Any = make("Alert", subject=subject, links=[], nics=nics, grouped=[])
+    assert [" ".join(each) for each in windows_of(alert, RACKS)] == scopes
+    is_offered = "maintenance" in [order.name for order in alert_orders(alert, RACKS)]
+    assert is_offered == bool(scopes)
 
 
 @pytest.fixture
@@ -90,7 +120,14 @@ def test_a_configurer_acknowledges_silences_and_comments(
     assert browser.text("order-command") == "fabrictime alert comment h1/eth1 'it'\\''s the cable'"
     press(browser, until, "order-send")
     until("commented", lambda: browser.text("order-result") == "Done.")
-    [note] = AlertNotes(log_address).index.notes.values()
+    press(browser, until, "order-maintenance")
+    assert browser.text("order-command") == "fabrictime alert maintenance host h1"
+    press(browser, until, "order-send")
+    until("in maintenance", lambda: browser.text("order-result") == "Done.")
+    notes = AlertNotes(log_address).index.notes
+    window, note = notes.pop("host:h1"), notes.pop("h1/eth1")
+    assert (window["scope"], window["pattern"], notes) == ("HOST", "h1", {})
+    assert (window["silent_until_ns"] or 0) - (window["silent_from_ns"] or 0) == 4 * 3600 * 10**9
     assert note["acknowledged_ns"]
     assert note["silent_until_ns"] - note["silent_from_ns"] == 3600 * 10**9
     assert [comment["text"] for comment in note["comments"]] == ["it's the cable"]

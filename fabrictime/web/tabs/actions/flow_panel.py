@@ -80,7 +80,7 @@ class FlowPanel:
             self.nothing.set_text(self._nothing_text())
             return
         self.title.set_text(action_text.flow_text(flow_id))
-        self.detail.set_text(flow_id if entry is None else entry.text)
+        self.detail.set_text(flow_id if entry is None else entry.text.partition(f", {entry.kind} ")[0])
         self._show_chart(samples, of_flow, flow_id, now_ns)
         self._show_entry(entry, alerts)
         self.of_flow_title.set_text(f"All decisions about this flow: {len(of_flow)}" if of_flow else "")

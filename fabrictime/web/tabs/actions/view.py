@@ -160,7 +160,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
             self.table = entry_table(columns, "actions", self.on_entry_row)
 
     def _build_suppressed(self) -> None:
-        with card("ft-actions-list"):
+        with card("ft-actions-list ft-suppressed"):
             text("Suppressed now", "ft-title")
             self.suppressed_note = text("", "ft-note", test="suppressed-note")
             self.suppressed_empty = empty("", "suppressed-empty")
@@ -175,7 +175,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
     def _build_limits(self) -> None:
         with card("ft-actions-list"):
             text("Limits, pacing, slices", "ft-title")
-            limit_columns = [("name", "of", "left"), ("limit", "limit", "left"), ("used", "used", "right")]
+            limit_columns = [("name", "where", "left"), ("limit", "limit", "left"), ("used", "used", "right")]
             self.limits = table(limit_columns, "limits")
             self.paced_note = text("", "ft-note", test="paced-note")
             paced_columns = [

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from nicegui import ui
 
-from fabrictime.state.fabric_state import Part, is_cleared
+from fabrictime.state.fabric_state import Part, is_cleared, text_now
 from fabrictime.state.labels import arrow
 from fabrictime.web.elements import CSS, card, empty, name_value_table, part, put_values, table, text, toggle
 from fabrictime.web.orders import Orders, alert_orders
@@ -126,8 +126,9 @@ class AlertsTab(LiveTab[AlertsChoice]):
         now_ns = self.live.now_ns()
         with self.state.lock:
             alerts = frames.ordered(self.state.alerts.values())
-            alert = self.state.alerts.get(self.choice.alert or "")
+            alerts = [{**one, "text": text_now(self.state, one)} for one in alerts]
             notes = {one["alert_id"]: frames.note_rows(self.state.notes, one, now_ns) for one in alerts}
+        alert = next((one for one in alerts if one["alert_id"] == self.choice.alert), None)
         if self.choice.alert is None and alerts and not is_cleared(alerts[0]):
             alert = alerts[0]
         active = [alert for alert in alerts if not is_cleared(alert)]
@@ -153,7 +154,8 @@ class AlertsTab(LiveTab[AlertsChoice]):
         self.title.set_text(alert["text"])
         put_values(self.figures, [*frames.figures(alert, now_ns), *notes])
         self.links.put([(label, label, address) for label, address in frames.related_links(alert)])
-        self.orders.show(alert_orders(alert["subject"]), self.user, self.time.at_ns is not None)
+        racks = {nic.host: nic.rack for nic in self.state.nics.values()}
+        self.orders.show(alert_orders(alert, racks), self.user, self.time.at_ns is not None)
         evidence_key = (alert["alert_id"], alert["evidence"])
         if self._evidence_shown != evidence_key:  # new elements would lose a click that is under way
             if self._evidence_shown[0] != alert["alert_id"]:

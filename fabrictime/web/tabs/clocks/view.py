@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
-from fabrictime.web.chart import LiveChart
-from fabrictime.web.elements import CSS, card, text, toggle
+from fabrictime.web.chart import NOTHING, LiveChart
+from fabrictime.web.elements import CSS, READING, card, text, toggle
 from fabrictime.web.history_sql import series_period_s
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice, Tab
@@ -131,7 +131,7 @@ class ClocksTab(Tab[ClocksChoice]):
 
     def _build_choice(self) -> None:
         with card("ft-choice"), ui.element("div").classes("ft-head"):
-            self.state_note = text("No clock solved yet.", "ft-title", test="state-note")
+            self.state_note = text(READING, "ft-title", test="state-note")
             self.chips = ui.element("div").classes("ft-chips").props("data-testid=chosen")
             toggle(SPANS, self.choice.span, self._choose_span, "span")
 
@@ -140,7 +140,6 @@ class ClocksTab(Tab[ClocksChoice]):
             _head("Error bound over time")
             self.bounds_note = text("", "ft-note", test="bounds-note")
             self.bounds = _chart("fleet", "bounds")
-            self.bounds_empty = text("Waiting for the first window.", "ft-empty")
         with card("ft-half"):
             with ui.element("div").classes("ft-head"):
                 text("Offset against fabric time", "ft-title")
@@ -281,7 +280,6 @@ class ClocksTab(Tab[ClocksChoice]):
         fleet, drawn, view = self._clock_fleet, self._drawn, self.choice.view
         if fleet is None or drawn is None:
             return
-        self.bounds_empty.set_visibility(not fleet.points)
         if not fleet.points:
             return
         self.bounds.show(lambda _is_full: frames.bounds_frame(fleet, drawn))
@@ -339,6 +337,7 @@ class ClocksTab(Tab[ClocksChoice]):
             if count
             else "No pair contradicts the loops through it."
         )
+        self.suspects.set_visibility(bool(count))
         rows = [tables.suspect_row(row) for row in mesh.suspects]
         if rows != self.suspects.rows:
             self.suspects.rows = rows
@@ -376,6 +375,6 @@ def _head(title: str) -> None:
 
 
 def _chart(kind: str, test: str, on_pick: Callable[[str], None] | None = None) -> LiveChart:
-    chart = LiveChart(kind, on_pick=on_pick).classes("ft-fill")
+    chart = LiveChart(kind, on_pick=on_pick, empty=NOTHING).classes("ft-fill")
     chart.props(f"data-testid={test}")
     return chart

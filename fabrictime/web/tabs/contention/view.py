@@ -197,7 +197,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
         note = f"{counted(len(windows), 'window')} on {counted(frame['links'], 'link')}, {active} active"
         if frame["links"] > len(frame["rows"]):
             note += f"; the {len(frame['rows'])} heaviest links are drawn"
-        note += "; a bar's height is bytes over the threshold times seconds"
+        note += "; the higher a bar, the more bytes waited, or the longer"
         self.bars_note.set_text(note if windows else "")
 
     def _show_window(self, window: ContentionWindow | None, now_ns: int) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Final
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
-from fabrictime.web.chart import LiveChart
-from fabrictime.web.elements import card, column, text, toggle
+from fabrictime.web.chart import NOTHING, LiveChart
+from fabrictime.web.elements import READING, card, column, text, toggle
 from fabrictime.web.tabs.clocks.queries import MAX_DRAWN_CLOCKS, ClockRow, ClockSeries
 from fabrictime.web.tabs.clocks.tables import PagedClocks
 from fabrictime.web.tabs.delays import frames
@@ -44,9 +44,10 @@ class ClockPanel:
                 text("Clocks against fabric time", "ft-title")
                 self.views = toggle(CLOCK_VIEWS, self._metric, self._choose_metric, "clock-view")
                 toggle(spans, span, choose_span, "clock-span")
-            self.note = text("", "ft-note", test="clock-note")
+            self.note = text(READING, "ft-note", test="clock-note")
             with ui.element("div").classes("ft-clock-body"):
-                self.chart = LiveChart("clocks").classes("ft-fill").props("data-testid=clock-chart")
+                self.chart = LiveChart("clocks", empty=NOTHING).classes("ft-fill")
+                self.chart.props("data-testid=clock-chart")
                 self._build_table()
 
     def _build_table(self) -> None:
@@ -54,7 +55,7 @@ class ClockPanel:
             column("clock", "clock", align="left", sortable=True),
             column("state", "state", align="left", sortable=True),
             column("offset", "offset", sortable=True),
-            column("drift", "drift, ppb", sortable=True),
+            column("drift", "drift, ppm", sortable=True),
             column("bound", "± bound", sortable=True),
             column("pairs", "pairs", sortable=True),
             column("residual", "residual", sortable=True),
@@ -114,7 +115,7 @@ class ClockPanel:
             "clock": row.clock,
             "state": row.state,
             "offset": signed_delay_text(row.offset_ns),
-            "drift": f"{row.drift_ppb:+,.0f}",
+            "drift": f"{row.drift_ppb / 1e3:+.4f}",
             "bound": delay_text(row.bound_ns),
             "pairs": row.pairs,
             "residual": delay_text(row.residual_ns),

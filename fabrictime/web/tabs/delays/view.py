@@ -9,7 +9,7 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from fabrictime.web.chart import LiveChart
-from fabrictime.web.elements import CSS, card, column, link_button, text, toggle
+from fabrictime.web.elements import CSS, READING, card, column, link_button, text, toggle
 from fabrictime.web.history_sql import Direction, series_period_s
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice, Tab
@@ -146,12 +146,12 @@ class DelaysTab(Tab[DelaysChoice]):
                     ui.element("i").classes("ft-key-unsynced")
                     text("clock not synced", "")
             self.heat = LiveChart("heat", on_cell=self._on_cell).classes("ft-fill").props("data-testid=heat")
-            self.heat_empty = text("Waiting for the first window.", "ft-empty", test="heat-empty")
+            self.heat_empty = text(READING, "ft-empty", test="heat-empty")
 
     def _build_pair(self) -> None:
         with card("ft-pair"):
             with ui.element("div").classes("ft-head"):
-                self.pair_title = text("Worst paths now", "ft-title", test="pair-title")
+                self.pair_title = text("Worst paths", "ft-title", test="pair-title")
                 self.pair_controls = ui.element("div").classes("ft-controls")
                 with self.pair_controls:
                     toggle(SERIES_SPANS, self.choice.series, self._choose_series_span, "series")
@@ -169,7 +169,7 @@ class DelaysTab(Tab[DelaysChoice]):
             self.worst = ui.table(rows=[], columns=columns, row_key="id").classes("ft-table ft-worst")
             self.worst.props('flat dense hide-bottom data-testid=worst :pagination="{rowsPerPage: 0}"')
             self.worst.on("rowClick", self._on_worst_click, js_handler="(e, row) => emit(row.id)")
-            self.worst_empty = text("No path has a one-way delay yet.", "ft-empty")
+            self.worst_empty = text(READING, "ft-empty")
 
     # ----------------------------------------------------------------------------------------------- choices
 
@@ -228,7 +228,7 @@ class DelaysTab(Tab[DelaysChoice]):
         self.pair_note.set_visibility(has_pair)
         self.worst.set_visibility(not has_pair)
         self.worst_empty.set_visibility(not has_pair and not self._worst_rows)
-        self.pair_title.set_text(f"{nic} → {peer}" if has_pair else "Worst paths now")
+        self.pair_title.set_text(f"{nic} → {peer}" if has_pair else "Worst paths")
         self._series = None
         if nic is None or peer is None:
             self.unfollow("pair")
@@ -267,6 +267,7 @@ class DelaysTab(Tab[DelaysChoice]):
             self._kpi("worst", "—", "")
         self._worst_rows = fleet.worst
         self.worst.rows = [_worst_row(row) for row in fleet.worst]
+        self.worst_empty.set_text("No path has a one-way delay yet.")
         self.worst_empty.set_visibility(self.choice.nic is None and not fleet.worst)
 
     def _on_heat(self, snapshot: Snapshot[Heat]) -> None:
@@ -281,6 +282,8 @@ class DelaysTab(Tab[DelaysChoice]):
         fleet = frames.places(self._nics, pairs)
         level = frames.level_for(fleet, self.scope)
         self._matrix = frames.heat_matrix(pairs, fleet, choice.metric, choice.direction, level, self.scope)
+        if self._heat is not NO_HEAT:
+            self.heat_empty.set_text("Waiting for the first window.")
         empty = not self._matrix.rows or self._heat is NO_HEAT  # no answer yet does not mean no probes
         self.heat_empty.set_visibility(empty)
         self.heat.set_visibility(not empty)
@@ -321,8 +324,9 @@ class DelaysTab(Tab[DelaysChoice]):
         if snapshot.value is None or snapshot.error is not None:
             return
         rows = snapshot.value
-        if rows:
-            widest = max(rows, key=lambda row: row.bound_ns)
+        usable = [row for row in rows if row.state != "UNSYNCED"]
+        if usable:
+            widest = max(usable, key=lambda row: row.bound_ns)
             self._kpi("bound", f"± {delay_text(widest.bound_ns)}", widest.clock)
         else:
             self._kpi("bound", "—", "")

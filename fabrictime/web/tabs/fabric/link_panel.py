@@ -12,7 +12,7 @@ from nicegui import ui
 
 from fabrictime.state.cable_graph import ends_of
 from fabrictime.state.evidence import Verdict
-from fabrictime.state.fabric_state import STATES, FabricState, is_active
+from fabrictime.state.fabric_state import STATES, FabricState, is_active, text_now
 from fabrictime.state.labels import arrow
 from fabrictime.web.addresses import alert_address, contention_address, jobs_address
 from fabrictime.web.chart import LiveChart
@@ -49,6 +49,8 @@ class LinkPanel:
                 self.state = text("", "ft-pill ft-big", test="link-state")
                 link_button("close", "close", self._close)
             self.health = text("", "ft-detail", test="link-text")
+            self.known = part("link-figures")
+        with self.part, self.known:
             self.nics = Chips().props("data-testid=link-nics")
             self.figures = LiveMarkup().classes("ft-figures").props("data-testid=figures")
             text("Past hour", "ft-sub-title")
@@ -88,6 +90,7 @@ class LinkPanel:
         `numbers` are its two links, empty while the cable is unknown. `verdict` says whether the evidence
         about health is fresh.
         """
+        self.known.set_visibility(bool(numbers))
         if not numbers:
             self.title.set_text(arrow(link))
             self.state.set_text("")
@@ -95,9 +98,6 @@ class LinkPanel:
                 "No path, health record or queue has this link now. The search field (key /) finds links by "
                 "parts of their names."
             )
-            self.nics.put([])
-            self.figures.set_text("")
-            self.notes.set_text("")
             return
         cable = state.cable_graph.cable(numbers[0])
         self.title.set_text(arrow(cable))
@@ -238,7 +238,7 @@ def _notes(state: FabricState, cable: str, numbers: Sequence[int], now_ns: int) 
     """Return alerts, contention and aliased links of a cable as HTML, with escaped text."""
     links = {state.cable_graph.name(number) for number in numbers} | {cable}
     notes = [
-        f"<a href='{alert_address(alert['alert_id'])}'>alert</a> {html.escape(alert['text'])}"
+        f"<a href='{alert_address(alert['alert_id'])}'>alert</a> {html.escape(text_now(state, alert))}"
         for alert in state.active_alerts()
         if alert["subject"] in links or not links.isdisjoint(alert["links"])
     ]

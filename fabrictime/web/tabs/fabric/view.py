@@ -315,7 +315,7 @@ class FabricTab(LiveTab[FabricChoice]):
         self.trouble_empty.set_text(
             self.live.verdict().claim("All cables, NICs and hosts with a known state are UP.")
             if state.subjects
-            else "No health record yet: a worker publishes them once probers send evidence."
+            else "No cable, NIC or host is known to be in trouble: no worker has published health yet."
         )
         self.trouble_empty.set_visibility(not trouble)
         deepest = frames.deepest_rows(state, self.live.drawn, self.choice.metric)
@@ -332,7 +332,8 @@ class FabricTab(LiveTab[FabricChoice]):
         self.node_title.set_text(node)
         nics = [nic for nic in self.state.nics.values() if nic.host == node]
         host = f" · {len(nics)} NICs, rack {nics[0].rack or 'unknown'}" if nics else ""
-        self.node_note.set_text(f"{len(rows)} cables{host}")
+        unknown = "No cable of it is known now. The search field (key /) finds nodes by parts of their names."
+        self.node_note.set_text(f"{counted(len(rows), 'cable')}{host}" if rows or nics else unknown)
         self.node_table.put(rows)
         self.node_nics.put([nic_chip(nic.nic) for nic in nics[:NICS_SHOWN]])
 

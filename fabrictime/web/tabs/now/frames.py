@@ -145,7 +145,7 @@ def job_rows(heads: Sequence[Mapping[str, Any]], now_ns: int) -> list[Row]:
 def _iteration_text(head: Mapping[str, Any]) -> str:
     iteration_ns, expected_ns = head["iteration_ns"], head["expected_iteration_ns"]
     if not iteration_ns or not expected_ns:
-        return delay_text(iteration_ns)
+        return f"{delay_text(iteration_ns)} an iteration" if iteration_ns else "iteration time not known"
     return f"{delay_text(iteration_ns)}, {iteration_ns / expected_ns:.1f} times its baseline"
 
 
@@ -240,7 +240,9 @@ def _queue_row(view: Overview, is_fresh: bool) -> Row:
         note = "not known now" if view.queues else "no queue is inferred yet"
         return _row("queue", "—", note, fabric_address(metric="queue"))
     if view.worst_queue is None:
-        return _row("queue", "none", "no packet waits longer than 10 µs", fabric_address(metric="queue"))
+        return _row(
+            "queue", "none", "the mean wait is at most 10 µs at each link", fabric_address(metric="queue")
+        )
     link, queue = view.worst_queue
     depth = f"{bytes_text(queue.mean_bytes)}, " if queue.rate_bps else ""
     load = "" if queue.utilisation is None else f", {percent_text(queue.utilisation)} busy"

@@ -87,7 +87,7 @@ def _loss(probers: ProberRow) -> Check:
 def _batches(probers: ProberRow) -> Check:
     lost = probers.lost_batches
     if lost == 0:
-        return Check("Batches lost", State.OK, "0", "No batch missing in the log: 10 min.")
+        return Check("Batches lost", State.OK, "0", "No batch was missing in the log in 10 min.")
     return Check(
         "Batches lost", State.WARN, count_text(lost), "Messages lost between probers and log in 10 min."
     )
@@ -96,7 +96,7 @@ def _batches(probers: ProberRow) -> Check:
 def _restarts(probers: ProberRow) -> Check:
     restarts, jumps = probers.restarts, probers.clock_jumps
     if restarts == jumps == 0:
-        return Check("Restarts, jumps", State.OK, "0", "No prober restarted, no clock jumped: 10 min.")
+        return Check("Restarts, jumps", State.OK, "0", "No prober restarted and no clock jumped in 10 min.")
     sentence = f"{counted(restarts, 'prober restart')} and {counted(jumps, 'clock jump')} in 10 min."
     return Check("Restarts, jumps", State.WARN, f"{restarts} + {jumps}", sentence)
 
@@ -124,7 +124,7 @@ def _lag(lags: list[LagRow]) -> Check:
 def _late(throughput: ThroughputRow) -> Check:
     name = "Late messages"
     if throughput.late == 0:
-        return Check(name, State.OK, "0", "All in time for their window: 10 min.")
+        return Check(name, State.OK, "0", "All of 10 min arrived in time for their window.")
     share = throughput.late / max(throughput.messages, 1)
     state = State.WARN if share >= LOSS_WARN else State.OK
     sentence = f"{percent_text(share)} of 10 min arrived after their window and count in the next one."
@@ -134,7 +134,7 @@ def _late(throughput: ThroughputRow) -> Check:
 def _rejects(throughput: ThroughputRow, rejects: int) -> Check:
     count = max(throughput.rejected, rejects)
     if count == 0:
-        return Check("Rejects", State.OK, "0", "Every message was readable: 10 min.")
+        return Check("Rejects", State.OK, "0", "Every message of 10 min was readable.")
     more = "+" if count == MAX_REJECTS else ""
     return Check(
         "Rejects", State.WARN, count_text(count) + more, "Rejected in 10 min; the reasons are listed below."

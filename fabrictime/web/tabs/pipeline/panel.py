@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nicegui import ui
 
-from fabrictime.web.elements import card, column, text
+from fabrictime.web.elements import READING, card, column, text
 from fabrictime.web.tabs.pipeline import health
 from fabrictime.web.tabs.pipeline.health import Check
 from fabrictime.web.tabs.pipeline.queries import PipelineRows, RejectRow
@@ -30,7 +30,7 @@ class PipelinePanel:
                 text("Pipeline", "ft-title")
                 self.worst = text("", "ft-worst-state", test="health-state")
             self.checks = ui.element("div").classes("ft-checks").props("data-testid=health")
-            self.empty = text("Waiting for the first window.", "ft-empty")
+            self.empty = text(READING, "ft-empty")
 
     def show(self, rows: PipelineRows) -> None:
         """Show the checks."""

@@ -111,12 +111,13 @@ START_NS = 1_000 * S
 class LosingPaths:
     """Paths from one NIC to another: two lose every probe since `START_NS`, a third one lives."""
 
-    def __init__(self, dead: Sequence[str], *, complete: bool = True) -> None:
+    def __init__(self, dead: Sequence[str], *, complete: bool = True, back: Sequence[str] = BACK) -> None:
         self.evidence, self.routes = Evidence(), RouteTable()
         self._events = 0
         routes = {**dict.fromkeys(DEAD_PORTS, (dead, complete)), LIVING_PORT: (ELSEWHERE, True)}
         self._publish(A, B, {port: (Leg.REQUEST, *route) for port, route in routes.items()})
-        self._publish(B, A, dict.fromkeys(routes, (Leg.ANSWER, BACK, True)))
+        answers = {port: (Leg.ANSWER, back, bool(back)) for port in DEAD_PORTS}
+        self._publish(B, A, {**answers, LIVING_PORT: (Leg.ANSWER, BACK, True)})
 
     def _publish(self, nic: str, peer: str, routes: dict[int, tuple[Leg, Sequence[str], bool]]) -> None:
         paths = [
@@ -192,6 +193,17 @@ def test_losses_are_unexplained_once_they_have_lasted() -> None:
     assert found is not None
     assert (found.paths, found.nics, found.since_ns) == (2, 1, START_NS)
     assert found.candidates == ("leaf1", "leaf2", "spine1", "spine2")
+
+
+def test_untraced_routes_are_said_to_be_so_while_first_traces_are_expected() -> None:
+    it = LosingPaths((), complete=False, back=())
+    early = it.found_at(START_NS + 3 * S)
+    assert early is not None
+    assert early.untraced == 2
+    assert "the routes of 2 of them are not traced yet (probes.trace_pps limits the pace)" in early.text("x")
+    late = it.found_at(START_NS + 3 * S + BLIND_AFTER_NS)
+    assert late is not None
+    assert (late.untraced, "not traced yet" in late.text("x")) == (0, False)
 
 
 @pytest.mark.parametrize("place", [A, B, OUT[1], BACK[2]])

@@ -45,7 +45,7 @@ def test_without_a_clock_the_note_explains_it(panel: ClockPanel) -> None:
 def test_one_clock_is_one_row_with_signed_figures(panel: ClockPanel) -> None:
     panel.show_rows([row("h1/system")])
     [shown] = panel.table.rows
-    assert (shown["offset"], shown["drift"], shown["bound"]) == ("-1.50 µs", "+1,234", "50.0 ns")
+    assert (shown["offset"], shown["drift"], shown["bound"]) == ("-1.50 µs", "+1.2340", "50.0 ns")
     assert panel.note.text == "1 SYNCED"
 
 

@@ -41,12 +41,16 @@ def show(
     panel.show(state, link, numbers, fabric.now_ns, verdict or Verdict())
 
 
-def test_an_unknown_link_is_named_and_shows_nothing(panel: LinkPanel, state: FabricState) -> None:
+def test_an_unknown_link_is_named_and_shows_nothing(
+    panel: LinkPanel, state: FabricState, fabric: Any, link: str
+) -> None:
+    show(panel, state, fabric, link)
+    assert panel.known.visible
     panel.show(state, "leaf9:swp1>spine9:swp1", [], S, Verdict())
     assert panel.title.text == "leaf9:swp1 → spine9:swp1"
     assert panel.health.text.startswith("No path, health record or queue has this link now.")
     assert "search field" in panel.health.text
-    assert panel.figures.text == panel.notes.text == ""
+    assert not panel.known.visible
 
 
 def test_a_cable_without_a_record_is_unknown_until_probes_cross_it(

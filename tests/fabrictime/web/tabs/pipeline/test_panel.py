@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fabrictime.web.elements import READING
 from fabrictime.web.tabs.pipeline.panel import PipelinePanel, RejectsPanel
 from fabrictime.web.tabs.pipeline.queries import RejectRow
 from tests.fabrictime.web.tabs.pipeline.test_health import HEALTHY, THROUGHPUT
@@ -20,7 +21,7 @@ def panel(page_client: Any) -> PipelinePanel:
 
 
 def test_the_worst_check_colours_the_title_and_recovery_clears_it(panel: PipelinePanel) -> None:
-    assert panel.empty.text == "Waiting for the first window."
+    assert panel.empty.text == READING
     panel.show(HEALTHY)
     assert (panel.worst.text, panel.empty.visible) == ("OK", False)
     built = len(panel._checks)
