@@ -90,6 +90,7 @@ export class Gantt extends Drawing {
     const longest = Math.max(4, ...f.rows.map((name) => name.length));
     const max = Math.max(1, ...f.bars.map((b) => b[4]));
     const kinds = [...new Set(f.bars.map((b) => b[3]))];
+    const every = Math.max(1, Math.ceil((13 * f.rows.length) / Math.max(1, this.chart.getHeight() - 54))); // names
     this.chart.setOption({
       animation: false, grid: { left: Math.min(240, 14 + longest * 6.1), right: 14, top: 30, bottom: 24 },
       legend: { show: true, top: 0, right: 8, icon: "roundRect", itemWidth: 12, itemHeight: 8, selectedMode: false, textStyle: { color: c.text, fontSize: 11 },
@@ -97,7 +98,7 @@ export class Gantt extends Drawing {
       tooltip: { ...tooltip(c), trigger: "item", formatter: (p) => this.tip(p) },
       xAxis: { ...timeAxis(c, 0, [f.from, f.to], true), splitLine: { show: true, lineStyle: { color: c.line, opacity: 0.6 } } },
       yAxis: { type: "category", data: f.rows, inverse: true, axisLine: { show: false }, axisTick: { show: false }, splitLine: { show: false },
-        axisLabel: { color: c.dim, fontSize: 11, interval: 0, hideOverlap: true, width: 228, overflow: "truncate" } },
+        axisLabel: { color: c.dim, fontSize: 11, interval: every - 1, hideOverlap: true, width: 228, overflow: "truncate" } },
       series: [
         { id: "bars", type: "custom", cursor: "pointer", animation: false, progressive: 0, encode: { x: [1, 2], y: 0 }, clip: true,
           data: f.bars.map((b) => ({ value: [b[0], b[1], b[2]] })),

@@ -109,6 +109,8 @@ class PagedClocks:
         self.table = table
         table.all_rows = lambda: [self._make_row(row) for row in self._ordered()]
         table.add_slot("body-cell-state", STATE_CELL)
+        table.props("hide-no-data")  # a note beside it says so
+        table.on_pagination_change(self.on_browser_page)
         table.on("request", self.on_request)
         table.on("rowClick", on_click, js_handler="(e, row) => emit(row.clock)")
 
@@ -117,6 +119,11 @@ class PagedClocks:
         request = event.args["pagination"]
         self.page.update({k: request[k] for k in ("sortBy", "descending", "page") if k in request})
         self.show(self._rows)
+
+    def on_browser_page(self, _: object = None) -> None:
+        """Show the rows again if the browser set a page from before they arrived, such as `1-0 of 0`."""
+        if self.table.pagination.get("rowsNumber") != self.page["rowsNumber"]:
+            self.show(self._rows)
 
     def _ordered(self) -> list[ClockRow]:
         ordered = sorted(self._rows, key=lambda row: natural(row.clock))

@@ -188,7 +188,8 @@ class NowTab(LiveTab[NowChoice]):
         noted = sum(incident.is_quiet for incident in view.incidents)
         parts = [f"{noted} acknowledged or silenced, listed last"] if noted else []
         if len(view.incidents) > frames.INCIDENTS_SHOWN:
-            parts.append(f"the worst {frames.INCIDENTS_SHOWN} of {len(view.incidents)}; all in Alerts")
+            worst = f"the worst {frames.INCIDENTS_SHOWN} of {len(view.incidents)}"
+            parts.append(f"{worst}; the others are in Alerts and Contention")
         self.incident_note.set_text("; ".join(parts))
         self.incidents_empty.set_text(_empty_text(view, self.live.verdict().is_fresh))
         self.incidents_empty.set_visibility(not view.incidents)

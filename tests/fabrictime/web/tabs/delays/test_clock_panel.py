@@ -45,7 +45,7 @@ def test_without_a_clock_the_note_explains_it(panel: ClockPanel) -> None:
 def test_one_clock_is_one_row_with_signed_figures(panel: ClockPanel) -> None:
     panel.show_rows([row("h1/system")])
     [shown] = panel.table.rows
-    assert (shown["offset"], shown["drift"], shown["bound"]) == ("-1.50 µs", "+1.2340", "50.0 ns")
+    assert (shown["offset"], shown["drift"], shown["bound"]) == ("-1.50 µs", "+1.2345", "50.0 ns")
     assert panel.note.text == "1 SYNCED"
 
 
@@ -58,6 +58,14 @@ def test_a_thousand_clocks_are_paged_the_worst_first_and_sorted_on_request(panel
     assert names(panel) == [f"h{number}" for number in range(994, 1000)]
     ask(panel, sortBy="nonsense", page=1)
     assert names(panel)[0] == "h0"
+
+
+def test_a_page_of_an_empty_table_that_the_browser_sends_late_is_replaced(panel: ClockPanel) -> None:
+    before = dict(panel.table.pagination)
+    panel.show_rows([row(f"h{number}") for number in range(20)])
+    panel.table.pagination = before
+    panel._pages.on_browser_page()
+    assert (before["rowsNumber"], panel.table.pagination["rowsNumber"]) == (0, 20)
     assert {each["color"] for each in panel.table.rows} == {-1}, "too many to draw"
 
 
