@@ -49,8 +49,8 @@ class LinkPanel:
                 self.state = text("", "ft-pill ft-big", test="link-state")
                 link_button("close", "close", self._close)
             self.health = text("", "ft-detail", test="link-text")
-            self.known = part("link-figures")
-        with self.part, self.known:
+            self.link_part = part("link-figures")
+        with self.part, self.link_part:
             self.nics = Chips().props("data-testid=link-nics")
             self.figures = LiveMarkup().classes("ft-figures").props("data-testid=figures")
             text("Past hour", "ft-sub-title")
@@ -90,7 +90,7 @@ class LinkPanel:
         `numbers` are its two links, empty while the cable is unknown. `verdict` says whether the evidence
         about health is fresh.
         """
-        self.known.set_visibility(bool(numbers))
+        self.link_part.set_visibility(bool(numbers))
         if not numbers:
             self.title.set_text(arrow(link))
             self.state.set_text("")

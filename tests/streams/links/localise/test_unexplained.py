@@ -195,7 +195,7 @@ def test_losses_are_unexplained_once_they_have_lasted() -> None:
     assert found.candidates == ("leaf1", "leaf2", "spine1", "spine2")
 
 
-def test_untraced_routes_are_said_to_be_so_while_first_traces_are_expected() -> None:
+def test_the_text_counts_untraced_routes_while_first_traces_are_expected() -> None:
     it = LosingPaths((), complete=False, back=())
     early = it.found_at(START_NS + 3 * S)
     assert early is not None

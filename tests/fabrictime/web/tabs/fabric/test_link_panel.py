@@ -45,12 +45,12 @@ def test_an_unknown_link_is_named_and_shows_nothing(
     panel: LinkPanel, state: FabricState, fabric: Any, link: str
 ) -> None:
     show(panel, state, fabric, link)
-    assert panel.known.visible
+    assert panel.link_part.visible
     panel.show(state, "leaf9:swp1>spine9:swp1", [], S, Verdict())
     assert panel.title.text == "leaf9:swp1 → spine9:swp1"
     assert panel.health.text.startswith("No path, health record or queue has this link now.")
     assert "search field" in panel.health.text
-    assert not panel.known.visible
+    assert not panel.link_part.visible
 
 
 def test_a_cable_without_a_record_is_unknown_until_probes_cross_it(
