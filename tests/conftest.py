@@ -1,9 +1,10 @@
 """For all tests: the programs that they start end by SIGINT, in a shell's background too; no example of a
 property test has a deadline, because the machine may be busy; the duration of each test is kept."""
 
+import gc
 import signal
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +68,17 @@ class Durations:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # else a worker of xdist, whose reports its parent gets
         config.pluginmanager.register(Durations(), "durations")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without garbage collections, which then do not visit modules and tests either."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
