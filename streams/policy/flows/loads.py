@@ -154,15 +154,24 @@ class Loads:
     def __init__(self, rate_of: Callable[[str], int]) -> None:
         self._rate_of = rate_of
         self._links: dict[str, dict[str, _Source]] = {}
+        self._changes: dict[str, list[tuple[Weight, int]]] = {}
+        """Flows that were added (1) or removed (-1) and that `_links` lacks: many links are never read."""
         self._bps: dict[str, float] = {}
         """Cached load of links whose flows have not changed since it was computed."""
 
     def add(self, links: Links, weight: Weight, sign: int = 1) -> None:
         """Add a flow to these links, or remove it (`sign` -1)."""
+        change = weight, sign
         for link in links:
-            sources = self._links.get(link)
-            if sources is None:
-                sources = self._links[link] = {}
+            self._changes.setdefault(link, []).append(change)
+
+    def _sources(self, link: str) -> dict[str, _Source]:
+        """Return each NIC's flows on a link."""
+        changes = self._changes.pop(link, None)
+        if changes is None:
+            return self._links.get(link, {})
+        sources = self._links.setdefault(link, {})
+        for weight, sign in changes:
             source = sources.get(weight.source)
             if source is None:
                 source = sources[weight.source] = _Source()
@@ -173,18 +182,20 @@ class Loads:
                 source.max_burst_bps = max(source.max_burst_bps, group_bps)
             else:
                 source.max_burst_bps = max(source.bursts_bps.values())
-            self._bps.pop(link, None)
+        self._bps.pop(link, None)
+        return sources
 
     def share(self, link: str, extra: Weight | None = None) -> float:
         """Return the demand on a link as a share of its rate, with the flow `extra` added if given."""
         rate_bps = self._rate_of(link)
         if not rate_bps:
             return 0.0
+        sources = self._sources(link)
         bps = self._bps.get(link)
         if bps is None:
-            bps = self._bps[link] = sum(source.bps() for source in self._links.get(link, {}).values())
+            bps = self._bps[link] = sum(source.bps() for source in sources.values())
         if extra is not None:
-            source = self._links.get(link, {}).get(extra.source, _NO_SOURCE)
+            source = sources.get(extra.source, _NO_SOURCE)
             bps += source.bps_with(extra) - source.bps()
         return bps / rate_bps
 
@@ -199,7 +210,7 @@ class Loads:
         """
         highest_bps = 0.0
         for link in links:
-            source = self._links.get(link, {}).get(weight.source)
+            source = self._sources(link).get(weight.source)
             if source is not None:
                 highest_bps = max(highest_bps, source.bursts_bps.get(weight.group, 0.0))
         return highest_bps + weight.burst_bps if added else highest_bps
