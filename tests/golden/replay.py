@@ -27,6 +27,8 @@ TABLES_FIRST = (
 LEFT_OUT = {("sim", "alerts"): {"fabric.paths"}}
 """(case, stage) to recorded topics that it goes without: 256 NICs take too long."""
 
+NAMED = (dict, list, str)
+"""Types that hold names."""
 Path = tuple[str, ...]
 
 
@@ -70,7 +72,8 @@ class Names:
             tuple(path.split(".")): fraction for path, fraction in names.SPLIT.get(topic, {}).items()
         }
         self._renames = bool(self._fields or self._symbols or names.TOPICS)
-        self._old: dict[Path, dict[str, str]] = {}
+        self._steps: dict[Path, dict[str, tuple[str, Path]]] = {}
+        """By recorded path of a record, then by field: see `_step`."""
 
     def now(self, record: Record) -> Record:
         """Return a recorded record with today's names."""
@@ -91,13 +94,14 @@ class Names:
 
     def _now(self, value: Any, path: Path) -> Any:
         if isinstance(value, dict):
+            of_path = self._steps.setdefault(path, {})
             made = {}
             for name, of in value.items():
-                at = (*path, name)
-                made[self._field(at)] = self._now(of, at)
+                new, at = of_path.get(name) or of_path.setdefault(name, self._step(path, name))
+                made[new] = self._now(of, at) if isinstance(of, NAMED) else of
             return made
         if isinstance(value, list):
-            return [self._now(each, path) for each in value]
+            return [self._now(each, path) if isinstance(each, NAMED) else each for each in value]
         if isinstance(value, str):
             symbols = self._symbols.get(path)
             if symbols is not None:
@@ -106,10 +110,10 @@ class Names:
             return names.TOPICS.get(topic, topic) + mark + rest
         return value
 
-    def _field(self, path: Path) -> str:
-        new = self._fields.get(path) or path[-1]
-        self._old.setdefault(path[:-1], {})[new] = path[-1]
-        return new
+    def _step(self, path: Path, name: str) -> tuple[str, Path]:
+        """Return today's name of a field, and the field's recorded path."""
+        at = (*path, name)
+        return self._fields.get(at) or name, at
 
     def canonical(self, record: Record, ids: Callable[[str], str], renamed: bool) -> Record:
         """Return a record as it is compared. `renamed`: whether it has today's names already."""
