@@ -201,19 +201,18 @@ class ProbedFleet:
         now_ns, rng = self.now_ns, self.rng
         sends = (rng.random(len(self.src)) < self.rate_hz * (STEP_NS / 1e9)).nonzero()[0]
         absent, cpu_starved = self._absent, self.starvation_end_ns > now_ns
-        sends = sends[~(absent | cpu_starved)[self.src[sends]]]
-        links = self.links[sends]
-        lost = self.down[links].any(axis=1) | absent[self.dst[sends]]
+        any_absent, any_starved = np.count_nonzero(absent), np.count_nonzero(cpu_starved)
+        if any_absent or any_starved:
+            sends = sends[~(absent | cpu_starved)[self.src[sends]]]
         classes = self._next_class[sends] % len(self.dscps)
         self._next_class[sends] += 1
-        if self.loss.any() or self.class_loss.any():
-            keep = np.prod((1 - self.loss[links]) * (1 - self.class_loss[classes[:, None], links]), axis=1)
-            lost |= rng.random(len(sends)) > keep
-        late = ~lost & cpu_starved[self.dst[sends]]
-        is_open = lost | late
-        if is_open.any():
+        is_open = self._lose(sends, classes, absent)
+        if any_starved:
+            late = ~is_open & cpu_starved[self.dst[sends]]
+            is_open |= late
             for p, c in zip(sends[late].tolist(), classes[late].tolist(), strict=True):
                 heapq.heappush(self._late, (int(self.starvation_end_ns[self.dst[p]]), p, now_ns, c))
+        if np.count_nonzero(is_open):
             self._waiting.append((now_ns, sends[is_open], classes[is_open]))
             sends, classes = sends[~is_open], classes[~is_open]
         self._by_class[1, classes, sends] += 1
@@ -239,6 +238,21 @@ class ProbedFleet:
             self._lost[at] += 1
             self._last[at] = sent_ns
             self._urgent[self.src[at]] = True
+
+    def _lose(
+        self, sends: NDArray[np.intp], classes: NDArray[np.int64], absent: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Return which of the probes on paths `sends` get lost, [len(sends)]."""
+        lost = np.zeros(len(sends), np.bool_)
+        if np.count_nonzero(self.down):
+            lost |= self.down[self.links[sends]].any(axis=1)
+        if np.count_nonzero(absent):
+            lost |= absent[self.dst[sends]]
+        if np.count_nonzero(self.loss) or np.count_nonzero(self.class_loss):
+            links = self.links[sends]
+            keep = np.prod((1 - self.loss[links]) * (1 - self.class_loss[classes[:, None], links]), axis=1)
+            lost |= self.rng.random(len(sends)) > keep
+        return lost
 
     def _report(self) -> None:
         now_ns = self.now_ns
@@ -334,30 +348,31 @@ class ProbedFleet:
         own_paths = self._of_nic[nic]
         at = own_paths[(self._lost[own_paths] > 0) | (self._answered[own_paths] > 0)]
         names = self.fleet.nic_ids
-
-        def age(time_ns: int) -> int:
-            return -1 if time_ns < 0 else max(0, now_ns - time_ns)
-
-        elements: list[PathEvidence] = []
-        for p in at.tolist():
-            row = int(self._row[p])
-            elements.append(
-                {
-                    "peer": names[self.dst[p]],
-                    "path": int(self.port[p]),
-                    "lost": int(self._lost[p]),
-                    "answered": int(self._answered[p]),
-                    "loss_streak": row,
-                    "first_lost_age_ns": age(int(self._first[p])) if row else -1,
-                    "last_lost_age_ns": age(int(self._last[p])) if self._last[p] else -1,
-                    "answered_age_ns": age(int(self._good[p])),
-                    "arrived_age_ns": age(int(self._came[p])),
-                    "timeout_ns": self.timeout_ns,
-                    "late": int(self._latecomers[p]),
-                    "delayed": 0,
-                    "classes": self._classes_of(p),
-                }
+        columns = (self.dst, self.port, self._lost, self._answered, self._row, self._latecomers)
+        times = (self._first, self._last, self._good, self._came)
+        first, last, good, came = (
+            np.where(t[at] < 0, -1, np.maximum(0, now_ns - t[at])).tolist() for t in times
+        )
+        elements: list[PathEvidence] = [
+            {
+                "peer": names[peer],
+                "path": port,
+                "lost": lost,
+                "answered": answered,
+                "loss_streak": row,
+                "first_lost_age_ns": first[i] if row else -1,
+                "last_lost_age_ns": last[i] if self._last[p] else -1,
+                "answered_age_ns": good[i],
+                "arrived_age_ns": came[i],
+                "timeout_ns": self.timeout_ns,
+                "late": late,
+                "delayed": 0,
+                "classes": self._classes_of(p),
+            }
+            for i, (p, peer, port, lost, answered, row, late) in enumerate(
+                zip(at.tolist(), *(column[at].tolist() for column in columns), strict=True)
             )
+        ]
         late_ns = int(self._trouble[nic])
         event: LinkEvent = {
             **self._event_of(nic, now_ns),
@@ -379,8 +394,11 @@ class ProbedFleet:
         if len(self.dscps) == 1 and not self.rewrites:
             return []
         counts = zip(self.dscps, *self._by_class[:, :, path].tolist(), strict=True)
-        requests = self.forward_links[path][self.forward_links[path] >= 0].tolist()
-        replies = self.links[path][self.links[path] >= 0].tolist()[len(requests) :]
+        requests: list[int] = []
+        replies: list[int] = []
+        if self.rewrites:
+            requests = self.forward_links[path][self.forward_links[path] >= 0].tolist()
+            replies = self.links[path][self.links[path] >= 0].tolist()[len(requests) :]
         classes: list[ClassEvidence] = [
             {
                 "dscp": dscp,
