@@ -1,5 +1,5 @@
-"""Half an hour of topics gives the same alerts each time. It is that of a simulated fleet with faults by script;
-its log is read again in other ways: at once, in other pieces, by workers that die.
+"""Half an hour of topics gives the same alerts however it is read. A simulated fleet with faults by script
+fills a log, which is read again in other ways: at once, in other pieces, by workers that die.
 """
 
 from __future__ import annotations
