@@ -201,13 +201,13 @@ class ProbedFleet:
         now_ns, rng = self.now_ns, self.rng
         sends = (rng.random(len(self.src)) < self.rate_hz * (STEP_NS / 1e9)).nonzero()[0]
         absent, cpu_starved = self._absent, self.starvation_end_ns > now_ns
-        any_absent, any_starved = np.count_nonzero(absent), np.count_nonzero(cpu_starved)
-        if any_absent or any_starved:
+        any_absent, any_cpu_starved = np.count_nonzero(absent), np.count_nonzero(cpu_starved)
+        if any_absent or any_cpu_starved:
             sends = sends[~(absent | cpu_starved)[self.src[sends]]]
         classes = self._next_class[sends] % len(self.dscps)
         self._next_class[sends] += 1
         is_open = self._lose(sends, classes, absent)
-        if any_starved:
+        if any_cpu_starved:
             late = ~is_open & cpu_starved[self.dst[sends]]
             is_open |= late
             for p, c in zip(sends[late].tolist(), classes[late].tolist(), strict=True):
