@@ -206,7 +206,7 @@ class ProbedFleet:
             sends = sends[~(absent | cpu_starved)[self.src[sends]]]
         classes = self._next_class[sends] % len(self.dscps)
         self._next_class[sends] += 1
-        is_open = self._lose(sends, classes, absent)
+        is_open = _lost_on(self, sends, classes, absent)
         if any_cpu_starved:
             late = ~is_open & cpu_starved[self.dst[sends]]
             is_open |= late
@@ -238,21 +238,6 @@ class ProbedFleet:
             self._lost[at] += 1
             self._last[at] = sent_ns
             self._urgent[self.src[at]] = True
-
-    def _lose(
-        self, sends: NDArray[np.intp], classes: NDArray[np.int64], absent: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
-        """Return which of the probes on paths `sends` get lost, [len(sends)]."""
-        lost = np.zeros(len(sends), np.bool_)
-        if np.count_nonzero(self.down):
-            lost |= self.down[self.links[sends]].any(axis=1)
-        if np.count_nonzero(absent):
-            lost |= absent[self.dst[sends]]
-        if np.count_nonzero(self.loss) or np.count_nonzero(self.class_loss):
-            links = self.links[sends]
-            keep = np.prod((1 - self.loss[links]) * (1 - self.class_loss[classes[:, None], links]), axis=1)
-            lost |= self.rng.random(len(sends)) > keep
-        return lost
 
     def _report(self) -> None:
         now_ns = self.now_ns
@@ -436,3 +421,19 @@ class ProbedFleet:
         self._append_ns[nic] = append_ns
         self._count += 1
         heapq.heappush(self._queue, (append_ns, self._count, event))
+
+
+def _lost_on(
+    fleet: ProbedFleet, sends: NDArray[np.intp], classes: NDArray[np.int64], absent: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return which of the probes on paths `sends` get lost, [len(sends)]."""
+    lost = np.zeros(len(sends), np.bool_)
+    if np.count_nonzero(fleet.down):
+        lost |= fleet.down[fleet.links[sends]].any(axis=1)
+    if np.count_nonzero(absent):
+        lost |= absent[fleet.dst[sends]]
+    if np.count_nonzero(fleet.loss) or np.count_nonzero(fleet.class_loss):
+        links = fleet.links[sends]
+        keep = np.prod((1 - fleet.loss[links]) * (1 - fleet.class_loss[classes[:, None], links]), axis=1)
+        lost |= fleet.rng.random(len(sends)) > keep
+    return lost
