@@ -201,8 +201,8 @@ class ProbedFleet:
         now_ns, rng = self.now_ns, self.rng
         sends = (rng.random(len(self.src)) < self.rate_hz * (STEP_NS / 1e9)).nonzero()[0]
         absent, cpu_starved = self._absent, self.starvation_end_ns > now_ns
-        any_absent, any_cpu_starved = np.count_nonzero(absent), np.count_nonzero(cpu_starved)
-        if any_absent or any_cpu_starved:
+        any_cpu_starved = np.count_nonzero(cpu_starved)
+        if any_cpu_starved or np.count_nonzero(absent):
             sends = sends[~(absent | cpu_starved)[self.src[sends]]]
         classes = self._next_class[sends] % len(self.dscps)
         self._next_class[sends] += 1
@@ -379,11 +379,9 @@ class ProbedFleet:
         if len(self.dscps) == 1 and not self.rewrites:
             return []
         counts = zip(self.dscps, *self._by_class[:, :, path].tolist(), strict=True)
-        requests: list[int] = []
-        replies: list[int] = []
-        if self.rewrites:
-            requests = self.forward_links[path][self.forward_links[path] >= 0].tolist()
-            replies = self.links[path][self.links[path] >= 0].tolist()[len(requests) :]
+        forward, links = self.forward_links[path], self.links[path]
+        requests = forward[forward >= 0].tolist() if self.rewrites else []
+        replies = links[links >= 0].tolist()[len(requests) :] if self.rewrites else []
         classes: list[ClassEvidence] = [
             {
                 "dscp": dscp,
