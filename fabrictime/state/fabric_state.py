@@ -33,6 +33,7 @@ from schemas.records import (
     HealthKind,
     LinkHealth,
     LinkState,
+    Verdict,
 )
 from schemas.simulation_pace import SimulatedTime
 from schemas.topics import (
@@ -389,10 +390,17 @@ class FabricState:
 
 
 def text_now(state: FabricState, alert: Alert) -> str:
-    """Return an alert's text; for a lossy link with the newest figures of its health record."""
-    subject = None if is_cleared(alert) or alert["grouped"] else state.subjects.get(alert["subject"])
-    is_lossy = subject is not None and alert["kind"] == AlertKind.LINK_GREY
-    return subject.record["text"] if is_lossy and subject.record["state"] == LinkState.GREY else alert["text"]
+    """Return an alert's text; for a lossy link with the newest figures of its health record, and for a job
+    that is healthy again with that.
+    """
+    if is_cleared(alert) or alert["grouped"]:
+        return alert["text"]
+    subject, job = state.subjects.get(alert["subject"]), state.jobs.jobs.get(alert["subject"])
+    is_lossy = alert["kind"] == AlertKind.LINK_GREY
+    if is_lossy and subject is not None and subject.record["state"] == LinkState.GREY:
+        return subject.record["text"]
+    is_healthy = job is not None and job.head["verdict"] == Verdict.HEALTHY
+    return alert["text"] + ("; its newest verdict is healthy" if is_healthy else "")
 
 
 def _pair(key: str) -> tuple[str, str]:

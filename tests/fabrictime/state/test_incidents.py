@@ -60,6 +60,16 @@ def test_the_loss_in_the_text_is_the_newest(
     assert [incident.cause.text for incident in incidents(state, fabric.now_ns)] == [shown]
 
 
+@pytest.mark.parametrize(("verdict", "end"), [("HEALTHY", "; its newest verdict is healthy"), ("SLOW_FLOW", "")])
+def test_an_alert_about_a_job_that_is_healthy_again_states_it(
+    state: FabricState, fabric: Any, verdict: str, end: str
+) -> None:
+    alert = fabric.alert("llama", "job llama is slow", kind="JOB_SLOW", jobs=["llama"])
+    record = JobRecords(fabric).diagnosis(1, fabric.now_ns, verdict=verdict)
+    fill(state, ("fabric.alerts", alert["alert_id"], alert), ("fabric.diagnoses", "llama", record))
+    assert [one.cause.text for one in incidents(state, fabric.now_ns)] == [f"job llama is slow{end}"]
+
+
 def test_a_job_that_another_host_slows_is_an_incident_of_its_own(state: FabricState, fabric: Any) -> None:
     link = fabric.up("leaf1", 1)
     alert = fabric.alert(fabric.cable(link), "dead", links=[link], jobs=["llama"])
