@@ -27,6 +27,8 @@ MAX_ALERTS: Final = 1_000
 """Number of alerts that are grouped, the worst first."""
 MIN_SWITCH_LINKS: Final = 3
 """Number of links of one switch, in trouble of one kind, from which on they are one incident."""
+MIN_QUEUE_NS: Final = 2_000_000_000
+"""Shortest time for which a queue is a problem, ns: the flows of a healthy job meet for shorter."""
 NAMES_SHOWN: Final = 3
 SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 KINDS: Final = (
@@ -183,7 +185,7 @@ def problems(state: FabricState, now_ns: int) -> list[Problem]:
     reported = {name for alert in active for name in _reported(alert)}
     unreported = [
         *_of_health(state, reported),
-        *_of_contention(state.open_contention(now_ns), reported),
+        *_of_contention(state.open_contention(now_ns), now_ns, reported),
         *_of_jobs(state, now_ns, reported),
     ]
     return from_alerts + unreported
@@ -236,9 +238,9 @@ def _of_record(record: LinkHealth, kind: AlertKind) -> Problem:
     return Problem(kind, severity, record["subject"], record["text"], record["since_ns"], links, nics)
 
 
-def _of_contention(windows: Iterable[ContentionWindow], reported: set[str]) -> Iterator[Problem]:
+def _of_contention(windows: Iterable[ContentionWindow], now_ns: int, reported: set[str]) -> Iterator[Problem]:
     for window in windows:
-        if _cable(window["link"]) not in reported:
+        if now_ns - window["opened_ns"] >= MIN_QUEUE_NS and _cable(window["link"]) not in reported:
             yield Problem(
                 AlertKind.CONTENTION,
                 Severity.INFO if not window["jobs"] else Severity.WARNING,

@@ -60,7 +60,9 @@ def test_the_loss_in_the_text_is_the_newest(
     assert [incident.cause.text for incident in incidents(state, fabric.now_ns)] == [shown]
 
 
-@pytest.mark.parametrize(("verdict", "end"), [("HEALTHY", "; its newest verdict is healthy"), ("SLOW_FLOW", "")])
+@pytest.mark.parametrize(
+    ("verdict", "end"), [("HEALTHY", "; its newest verdict is healthy"), ("SLOW_FLOW", "")]
+)
 def test_an_alert_about_a_job_that_is_healthy_again_states_it(
     state: FabricState, fabric: Any, verdict: str, end: str
 ) -> None:
@@ -68,6 +70,14 @@ def test_an_alert_about_a_job_that_is_healthy_again_states_it(
     record = JobRecords(fabric).diagnosis(1, fabric.now_ns, verdict=verdict)
     fill(state, ("fabric.alerts", alert["alert_id"], alert), ("fabric.diagnoses", "llama", record))
     assert [one.cause.text for one in incidents(state, fabric.now_ns)] == [f"job llama is slow{end}"]
+
+
+@pytest.mark.parametrize(("age_ns", "listed"), [(S, 0), (2 * S, 1)])
+def test_a_queue_of_a_moment_is_no_problem(state: FabricState, fabric: Any, age_ns: int, listed: int) -> None:
+    fill(state, *fabric.fleet(peers=1))
+    window = fabric.contention(fabric.up("leaf1", 1), opened_ns=fabric.now_ns - age_ns)
+    fill(state, ("fabric.contention", window["link"], window))
+    assert len(incidents(state, fabric.now_ns)) == listed
 
 
 def test_a_job_that_another_host_slows_is_an_incident_of_its_own(state: FabricState, fabric: Any) -> None:
