@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from schemas.records import DiagnosisEvidence
+from schemas.records import AuditResult, ContentionWindow, DiagnosisEvidence
+from schemas.topics import AUDIT, CONTENTION
 from streams.diagnosis.candidate import Candidate
 from streams.diagnosis.case import Case
 
-__all__ = ["Candidate", "Case", "Explanation", "observation"]
+__all__ = ["Candidate", "Case", "Explanation", "audit_evidence", "listed", "observation", "window_evidence"]
 
 
 Explanation = Callable[[Case], Iterable[Candidate]]
@@ -38,3 +39,25 @@ def observation(
         "at_ns": at_ns,
         "text": text,
     }
+
+
+def audit_evidence(failures: list[AuditResult]) -> list[DiagnosisEvidence]:
+    """Return the first failed checks of a host as evidence."""
+    return [
+        observation(
+            AUDIT.name, result["host"], result["check"], None, None, result["text"], result["checked_ns"]
+        )
+        for result in failures[:4]
+    ]
+
+
+def window_evidence(window: ContentionWindow) -> DiagnosisEvidence:
+    """Return the delay of a contention window as evidence."""
+    delay_us, opened_ns = window["delay_ns"] / 1e3, window["opened_ns"]
+    return observation(CONTENTION.name, window["link"], "delay_us", delay_us, None, window["text"], opened_ns)
+
+
+def listed(names: list[str], limit: int) -> str:
+    """Return names as text: the first of them, and the number of the others."""
+    text = ", ".join(names[:limit])
+    return f"{text} and {len(names) - limit} more" if len(names) > limit else text

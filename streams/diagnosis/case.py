@@ -336,10 +336,9 @@ class Case:
 
     def probes(self, pair: NicPair) -> Probes | None:
         """Return the delays of probes between a pair's NICs; None if there are none."""
-        key = (pair.nic, pair.peer)
-        if key not in self.probes_known:
-            self.probes_known[key] = probes_of(self.network, pair, self.begin_ns, self.end_ns)
-        return self.probes_known[key]
+        if pair.key not in self.probes_known:
+            self.probes_known[pair.key] = probes_of(self.network, pair, self.begin_ns, self.end_ns)
+        return self.probes_known[pair.key]
 
     def gpu_wait_of(self, nic: str) -> float | None:
         """Return the share of their operations' time for which a NIC's ranks wait for their GPU; None if
@@ -356,6 +355,14 @@ class Case:
         busy = float(times.busy[places].sum())
         waits = float((times.gpu_late + times.flush)[places].sum())
         return waits / busy if waits >= 0.01 * busy else 0.0
+
+    def numbers_at(self, nic: str) -> list[int]:
+        """Return the numbers of the ranks that use a NIC, sorted."""
+        return sorted(rank.number for rank in self.members if nic in rank.nics)
+
+    def began(self, verdict: Verdict, subject: str, since_ns: int | None) -> int | None:
+        """Return the begin of a cause with evidence since a time; None if that is not known."""
+        return None if since_ns is None else self.job.causes.began(verdict, subject, since_ns)
 
     def has_clean_baseline(self, begin_ns: int) -> bool:
         """Return whether the job's baseline was learned before a fault began."""

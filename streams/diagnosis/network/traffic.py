@@ -85,6 +85,11 @@ class NicPair:
         return self.bytes / self.count if self.count else 0.0
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Both NICs, as in `Traffic.pairs`."""
+        return self.nic, self.peer
+
+    @property
     def name(self) -> str:
         """Text that names the pair."""
         return f"{self.nic} to {self.peer}"
@@ -117,6 +122,16 @@ class NicPair:
         return sorted(self.sizes.items(), key=lambda item: (-item[1][1], item[0]))[:MAX_SIZES]
 
 
+def keys_of(pairs: Iterable[NicPair]) -> set[tuple[str, str]]:
+    """Return the keys of pairs."""
+    return {pair.key for pair in pairs}
+
+
+def nics_of(pairs: Iterable[NicPair]) -> list[str]:
+    """Return the NICs of pairs, sorted."""
+    return sorted({nic for pair in pairs for nic in pair.key})
+
+
 LinkTable = dict[str, dict[tuple[str, str], NicPair]]
 
 
@@ -141,6 +156,10 @@ class Traffic:
     def like(self, pair: NicPair) -> list[NicPair]:
         """Return the other pairs whose delays were measured in the same way."""
         return [other for other in self.measured if other is not pair and other.source == pair.source]
+
+    def links_of(self, flows: Iterable[Flow]) -> list[str]:
+        """Return the links that flows cross, in the order of their routes."""
+        return list(dict.fromkeys(link for flow in flows for link in self.routes.get(flow["flow_id"], ())))
 
     def crossing(self, links: Iterable[str]) -> tuple[list[NicPair], bool]:
         """Return the pairs that cross any of the links, and whether that is certain."""
@@ -230,7 +249,7 @@ def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
     for index, row in enumerate(rows[first]):
         nic, flow = names.get(int(row[Pair.NIC])), flows.get(int(row[Pair.FLOW]))
         rank = by_number.get(int(row[Pair.PEER]))
-        peer = flow["peer"] if flow is not None and flow["peer"] else _nic_for(rank, nic)
+        peer = _peer_of(flow, rank, nic)
         if nic is None or not peer or host_of(nic) == host_of(peer):
             continue
         pair = _pair(traffic, nic, peer)
@@ -239,6 +258,10 @@ def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
         pair.ranks |= {end.number for end in (own, rank) if end is not None}
         _add_mean(pair, "queue pair", float(count[index]), float(total[index]), float(amount[index]))
         pair.min_ns = min(pair.min_ns or np.inf, float(smallest[index]))
+
+
+def _peer_of(flow: Flow | None, rank: Rank | None, nic: str | None) -> str:
+    return flow["peer"] if flow is not None and flow["peer"] else _nic_for(rank, nic)
 
 
 def _nic_for(rank: Rank | None, nic: str | None) -> str:
