@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.ids import host_of, reverse_link
 from schemas.records import (
@@ -20,7 +20,7 @@ from schemas.topics import COLLECTIVES, DECISIONS, DELAYS, FLOWS, LINK_HEALTH
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.network.losses import LossyLink, lossy_links
 from streams.diagnosis.network.moved_flows import LinksLeft
-from streams.diagnosis.network.traffic import NicPair
+from streams.diagnosis.network.traffic import NicPair, keys_of, nics_of
 from streams.diagnosis.network.view import OPEN_NS, Episode
 from streams.diagnosis.symptoms import Symptom
 from streams.runtime.units import NS_PER_S
@@ -68,7 +68,11 @@ def faulty_links(case: Case) -> Iterator[Candidate]:
         if episode.record["kind"] != HealthKind.HOST:
             by_subject[episode.record["subject"]].append(episode)
     for subject, episodes in sorted(by_subject.items()):
-        yield from _faulty_link(case, subject, episodes, moved.get(subject, []), links_left)
+        fault = _fault_of(case, subject, episodes)
+        if fault is not None:
+            users = _users_of(case, fault, links_left)
+            if users.pairs or subject in moved:
+                yield _faulty_link(case, fault, users, moved.get(subject, []))
 
 
 def links_with_losses(case: Case) -> Iterator[Candidate]:
@@ -100,14 +104,14 @@ def _link_with_losses(case: Case, lossy: LossyLink, pairs: list[NicPair], certai
         blames_network=True,
         subjects=[lossy.cable, *lossy.links, *lossy.candidates][:64],
         links=list(lossy.links),
-        nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
+        nics=nics_of(pairs)[:64],
         evidence=[
             observation(DELAYS.name, lossy.cable, "loss_rate", lossy.rate, lossy.elsewhere, probes, since_ns),
             _network_share(case),
             *_retransmits(pairs),
         ],
         since_ns=since_ns,
-        pairs=_keys_of(pairs),
+        pairs=keys_of(pairs),
         symptoms={Symptom.CROSSED: certain, Symptom.AMBIGUOUS: bool(lossy.candidates)},
     )
 
@@ -133,87 +137,111 @@ def _moved_off(case: Case) -> dict[str, list[Decision]]:
     return by_subject
 
 
-def _faulty_link(
-    case: Case, subject: str, episodes: list[Episode], moved: list[Decision], links_left: LinksLeft
-) -> Iterator[Candidate]:
-    worst = max(episodes, key=lambda episode: (episode.record["state"] == LinkState.DOWN, -episode.begin_ns))
-    record = worst.record
-    begin_ns = min(episode.begin_ns for episode in episodes)
-    earlier = case.network.leading_to(subject, begin_ns - 1, FAULT_GAP_NS)
-    outages = _outages([*episodes, *earlier])
-    begin_ns = min([begin_ns, *(episode.begin_ns for episode in earlier)])
-    states = {episode.record["state"] for episode in episodes}
-    flapping = LinkState.FLAPPING in states or outages >= FLAPS or record["flaps_hour"] > FLAPS
-    verdict = Verdict.FLAPPING_LINK if flapping else _VERDICTS.get(record["state"])
-    if verdict is None:
-        return
-    begin_ns = case.job.causes.began(verdict, subject, begin_ns)
-    pairs, certain = _crossing(case, subject, record["links"], record["kind"] == HealthKind.NIC)
-    stops = bool(pairs) and _stops(case, worst)
-    left: list[str] = []
-    if record["state"] in LEFT_STATES:
-        left = _left(case, _directed(subject, record["links"]), begin_ns, links_left)
-    is_left = not pairs and bool(left)
-    concerned = _keys_of(pairs) | _beside(case, left)
-    pairs = pairs or _pairs_of(case, left)
-    if not pairs and not moved:
-        return
-    end_ns = max(episode.end_ns for episode in episodes)
-    largest = record["max_packet_bytes"]
-    estimate = _estimate(case, record)
-    if is_left and not moved and not _follows(case, verdict, subject):
-        estimate = 0.0
-    loss = 1.0 if stops else case.network_loss(begin_ns, end_ns, estimate)
-    loss_text = f", loses {record['loss_rate']:.2%}" if record["loss_rate"] is not None else ""
-    if largest is not None:
-        loss_text += f", drops packets above {largest:,} bytes"
-    state_text = f"went down {outages} times" if flapping and outages else f"is {record['state']}"
-    text = (
-        f"{subject} {state_text}{loss_text}; {pairs[0].name if pairs else 'the job'} "
-        f"{'crossed' if is_left else 'crosses' if certain else 'may cross'} it"
-        + (f", {len(pairs) - 1} more pairs too" if len(pairs) > 1 else "")
-        + ("; their flows take other links now" if is_left else "")
-    )
-    quantity, number = (
-        ("loss_rate", record["loss_rate"]) if largest is None else ("max_packet_bytes", largest)
-    )
-    expected = 0 if largest is None else None
-    evidence = [
-        observation(
-            LINK_HEALTH.name, subject, quantity, number, expected, record["text"], record["since_ns"]
-        ),
-        _network_share(case),
-        *_retransmits(pairs),
-    ]
-    evidence += [
-        observation(
-            DECISIONS.name, decision["flow_id"], "moved", None, None, decision["text"], decision["at_ns"]
-        )
-        for decision in moved[:2]
-    ]
-    yield Candidate(
-        verdict,
-        loss,
+class _Fault(NamedTuple):
+    """A fault of a link, and the time for which it lasts."""
+
+    verdict: Verdict
+    subject: str
+    worst: Episode
+    begin_ns: int
+    end_ns: int
+    outages: int
+
+
+class _Users(NamedTuple):
+    """The pairs of a job that cross a faulty link, or whose flows left it."""
+
+    pairs: list[NicPair]
+    keys: set[tuple[str, str]]
+    """These pairs, and those that share links with the flows that left."""
+    certain: bool
+    left: bool
+
+
+def _faulty_link(case: Case, fault: _Fault, users: _Users, moved: list[Decision]) -> Candidate:
+    record, subject = fault.worst.record, fault.subject
+    stops = bool(users.pairs) and not users.left and _stops(case, fault.worst)
+    is_over = users.left and not moved and not _follows(case, fault.verdict, subject)
+    estimate = 0.0 if is_over else _estimate(case, record)
+    sets_mtu = record["max_packet_bytes"] is not None and fault.verdict == Verdict.GREY_LINK
+    return Candidate(
+        fault.verdict,
+        1.0 if stops else case.network_loss(fault.begin_ns, fault.end_ns, estimate),
         subject,
-        text,
-        (SET_MTU if largest is not None and verdict == Verdict.GREY_LINK else _REMEDIES[verdict]).format(
-            subject
-        ),
+        _fault_text(fault, users),
+        (SET_MTU if sets_mtu else _REMEDIES[fault.verdict]).format(subject),
         blames_network=True,
         decisive=stops,
         subjects=[subject, *record["links"]][:64],
         links=list(record["links"]),
-        nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
-        evidence=evidence,
-        since_ns=begin_ns,
-        pairs=concerned,
+        nics=nics_of(users.pairs)[:64],
+        evidence=list(_fault_evidence(case, fault, users.pairs, moved)),
+        since_ns=fault.begin_ns,
+        pairs=users.keys,
         symptoms={
             Symptom.DECLARED: True,
-            Symptom.CROSSED: certain and bool(pairs),
-            Symptom.LINK_LEFT: is_left,
+            Symptom.CROSSED: users.certain and bool(users.pairs),
+            Symptom.LINK_LEFT: users.left,
             Symptom.FLOWS_MOVED: bool(moved),
         },
     )
+
+
+def _fault_of(case: Case, subject: str, episodes: list[Episode]) -> _Fault | None:
+    """Return the fault that episodes of a link belong to; None for a state that is no fault."""
+    worst = max(episodes, key=lambda episode: (episode.record["state"] == LinkState.DOWN, -episode.begin_ns))
+    begin_ns = min(episode.begin_ns for episode in episodes)
+    lasting = [*episodes, *case.network.leading_to(subject, begin_ns - 1, FAULT_GAP_NS)]
+    outages = _outages(lasting)
+    is_flapping = any(episode.record["state"] == LinkState.FLAPPING for episode in episodes)
+    is_flapping = is_flapping or outages >= FLAPS or worst.record["flaps_hour"] > FLAPS
+    verdict = Verdict.FLAPPING_LINK if is_flapping else _VERDICTS.get(worst.record["state"])
+    if verdict is None:
+        return None
+    begin_ns = case.job.causes.began(verdict, subject, min(episode.begin_ns for episode in lasting))
+    return _Fault(verdict, subject, worst, begin_ns, max(episode.end_ns for episode in episodes), outages)
+
+
+def _users_of(case: Case, fault: _Fault, links_left: LinksLeft) -> _Users:
+    record, links = fault.worst.record, fault.worst.record["links"]
+    pairs, certain = _crossing(case, fault.subject, links, record["kind"] == HealthKind.NIC)
+    left: list[str] = []
+    if record["state"] in LEFT_STATES:
+        left = _left(case, _directed(fault.subject, links), fault.begin_ns, links_left)
+    keys = keys_of(pairs) | _beside(case, left)
+    return _Users(pairs or _pairs_of(case, left), keys, certain, not pairs and bool(left))
+
+
+def _fault_text(fault: _Fault, users: _Users) -> str:
+    record, pairs = fault.worst.record, users.pairs
+    is_counted = fault.verdict == Verdict.FLAPPING_LINK and fault.outages
+    text = f"{fault.subject} " + (
+        f"went down {fault.outages} times" if is_counted else f"is {record['state']}"
+    )
+    if record["loss_rate"] is not None:
+        text += f", loses {record['loss_rate']:.2%}"
+    if record["max_packet_bytes"] is not None:
+        text += f", drops packets above {record['max_packet_bytes']:,} bytes"
+    crosses = "crossed" if users.left else "crosses" if users.certain else "may cross"
+    text += f"; {pairs[0].name if pairs else 'the job'} {crosses} it"
+    text += f", {len(pairs) - 1} more pairs too" if len(pairs) > 1 else ""
+    return text + ("; their flows take other links now" if users.left else "")
+
+
+def _fault_evidence(
+    case: Case, fault: _Fault, pairs: list[NicPair], moved: list[Decision]
+) -> Iterator[DiagnosisEvidence]:
+    record, largest = fault.worst.record, fault.worst.record["max_packet_bytes"]
+    quantity, number = (
+        ("loss_rate", record["loss_rate"]) if largest is None else ("max_packet_bytes", largest)
+    )
+    expected = 0 if largest is None else None
+    text, since_ns = record["text"], record["since_ns"]
+    yield observation(LINK_HEALTH.name, fault.subject, quantity, number, expected, text, since_ns)
+    yield _network_share(case)
+    yield from _retransmits(pairs)
+    for move in moved[:2]:
+        yield observation(DECISIONS.name, move["flow_id"], "moved", None, None, move["text"], move["at_ns"])
 
 
 def _estimate(case: Case, record: LinkHealth) -> float:
@@ -260,7 +288,7 @@ def _beside(case: Case, flows: list[str]) -> set[tuple[str, str]]:
     """Return the pairs of these flows, and the pairs that now share a link between switches with them."""
     links = {link for name in flows for link in case.traffic.routes.get(name, ())[1:-1]}
     keys = {key for link in links for key in case.traffic.links.get(link, ())}
-    return keys | _keys_of(_pairs_of(case, flows))
+    return keys | keys_of(_pairs_of(case, flows))
 
 
 def _outages(episodes: list[Episode]) -> int:
@@ -297,7 +325,7 @@ def _stops(case: Case, episode: Episode) -> bool:
 def _crossing(case: Case, subject: str, links: list[str], is_nic: bool) -> tuple[list[NicPair], bool]:
     """Return the pairs that cross a faulty link in the faulty direction, and whether that is certain."""
     if is_nic:
-        pairs = [p for p in case.traffic.pairs.values() if subject in (p.nic, p.peer)]
+        pairs = [p for p in case.traffic.pairs.values() if subject in p.key]
         return pairs, True
     directed = _directed(subject, links)
     pairs, certain = case.traffic.crossing(directed)
@@ -316,7 +344,3 @@ def _directed(subject: str, links: list[str]) -> list[str]:
 
 def _reversed(links: list[str]) -> list[str]:
     return [reverse_link(link) for link in links if link.count(">") == 1]
-
-
-def _keys_of(pairs: list[NicPair]) -> set[tuple[str, str]]:
-    return {(pair.nic, pair.peer) for pair in pairs}
