@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.ids import device_of, host_of
 from schemas.records import AuditResult, DiagnosisEvidence, Flow, GidKind, Verdict
 from schemas.topics import AUDIT, COLLECTIVES, DECISIONS, DELAYS, FLOWS, INVENTORY
 from schemas.units import bps_text, delay_text
-from streams.diagnosis.base import Candidate, Case, observation
-from streams.diagnosis.network.traffic import NicPair
+from streams.diagnosis.base import Candidate, Case, audit_evidence, observation
+from streams.diagnosis.network.traffic import NicPair, keys_of, nics_of
 from streams.diagnosis.network.view import Pace
 from streams.diagnosis.symptoms import Symptom
 
@@ -31,22 +31,30 @@ def rail_mismatch(case: Case) -> Iterator[Candidate]:
     rails = {name: nic["rail"] for name, nic in case.network.inventory.items() if nic["rail"] is not None}
     pairs = [p for p in case.traffic.pairs.values() if p.nic in rails and p.peer in rails]
     crossing = [p for p in pairs if rails[p.nic] != rails[p.peer]]
-    if not crossing or len(crossing) > MINORITY * len(pairs):
-        return
-    outliers = {(outlier.pair.nic, outlier.pair.peer): outlier for outlier in case.outliers}
-    slow = [outliers[key] for p in crossing if (key := (p.nic, p.peer)) in outliers]
-    within = [p for p in pairs if rails[p.nic] == rails[p.peer]]
+    if crossing and len(crossing) <= MINORITY * len(pairs):
+        within = [p for p in pairs if rails[p.nic] == rails[p.peer]]
+        yield from _between_rails(case, rails, crossing, within)
+
+
+def _between_rails(
+    case: Case, rails: dict[str, int], crossing: list[NicPair], within: list[NicPair]
+) -> Iterator[Candidate]:
+    outliers = {outlier.pair.key: outlier for outlier in case.outliers}
+    slow = next((outliers[p.key] for p in crossing if p.key in outliers), None)
     times = _times_slower(crossing, within)
-    if times < 1.2 and not slow:
+    if times < 1.2 and slow is None:
         return
-    loss = case.pair_loss(slow[0]) if slow else case.network_share * (1 - 1 / times)
-    counted = Counter(nic for p in crossing for nic in (p.nic, p.peer))
+    loss = case.network_share * (1 - 1 / times) if slow is None else case.pair_loss(slow)
+    ends = [end for p in crossing for end in p.key]
+    counted = Counter(ends)
     nic = min(counted, key=lambda name: (-counted[name], name))
-    example = min(crossing, key=lambda p: (nic not in (p.nic, p.peer), p.name))
+    example = min(crossing, key=lambda p: (nic not in p.key, p.name))
     text = (
-        f"{example.name} connects rail {rails[example.nic]} with rail {rails[example.peer]}, "
-        f"as {len(crossing)} of {len(pairs)} pairs do; they take {times:.1f} times as long as the others"
+        f"{example.name} connects rail {rails[example.nic]} with rail {rails[example.peer]}, as "
+        f"{len(crossing)} of {len(crossing) + len(within)} pairs do; they take {times:.1f} times as long as "
+        f"the others"
     )
+    compared = "in-band delay over that of other pairs"
     yield Candidate(
         Verdict.RAIL_MISMATCH,
         loss,
@@ -54,23 +62,14 @@ def rail_mismatch(case: Case) -> Iterator[Candidate]:
         text,
         f"name the NICs of {host_of(nic)} in the order of the rails (NCCL_IB_HCA)",
         blames_network=False,
-        subjects=list(
-            dict.fromkeys([nic, host_of(nic), *(end for p in crossing for end in (p.nic, p.peer))])
-        )[:64],
-        nics=sorted({end for p in crossing for end in (p.nic, p.peer)})[:64],
+        subjects=list(dict.fromkeys([nic, host_of(nic), *ends]))[:64],
+        nics=nics_of(crossing)[:64],
         ranks=sorted({rank for p in crossing for rank in p.ranks})[:64],
         evidence=[
             observation(INVENTORY.name, example.name, "pairs_between_rails", len(crossing), 0, text),
-            observation(
-                COLLECTIVES.name,
-                example.name,
-                "times_others",
-                times,
-                1,
-                "in-band delay over that of other pairs",
-            ),
+            observation(COLLECTIVES.name, example.name, "times_others", times, 1, compared),
         ],
-        pairs={(p.nic, p.peer) for p in crossing},
+        pairs=keys_of(crossing),
     )
 
 
@@ -94,64 +93,74 @@ def delay_mismatch(case: Case) -> Iterator[Candidate]:
     """Explain in-band delays far above those of probes that see no queue: the settings of the data are
     wrong."""
     pairs = [p for p in case.traffic.measured if p.source in ("queue pair", "transfer")]
-    excess = {(p.nic, p.peer): pair_excess for p in pairs if (pair_excess := _excess(case, p)) is not None}
-    wrong = [p for p in pairs if (p.nic, p.peer) in excess and _is_wrong(case, excess[p.nic, p.peer])]
-    if not wrong:
-        return
+    excess = {p.key: pair_excess for p in pairs if (pair_excess := _excess(case, p)) is not None}
+    wrong = [p for p in pairs if p.key in excess and _is_wrong(case, excess[p.key])]
     nic = _common_nic(pairs, wrong)
-    if nic is None and len(wrong) < NIC_SHARE * len(excess):
-        return
-    nics = sorted({end for p in wrong for end in (p.nic, p.peer)})
-    named = [nic] if nic is not None else nics
-    failures = [failure for name in named for failure in _class_failures(case, host_of(name))]
-    old = [name for name in named if _is_roce_v1(case, name)]
-    waits = max((max(p.gpu_late_share, p.receive_gpu_share) for p in wrong), default=0.0)
-    worst = max(wrong, key=lambda p: (excess[p.nic, p.peer][0], p.name))
+    if wrong and (nic is not None or len(wrong) >= NIC_SHARE * len(excess)):
+        worst = max(wrong, key=lambda p: (excess[p.key][0], p.name))
+        yield _mismatch(case, nic, wrong, worst, excess[worst.key])
+
+
+def _mismatch(
+    case: Case, nic: str | None, wrong: list[NicPair], worst: NicPair, excess: tuple[float, float]
+) -> Candidate:
+    data_ns, probe_ns = excess
+    nics = [nic] if nic is not None else nics_of(wrong)
     subject = nic or wrong[0].name  # the worst pair changes from one second to the next
-    data_ns, probe_ns = excess[worst.nic, worst.peer]
-    expected = probe_ns / max(data_ns, 1.0)
-    outlier_classes = [
-        class_evidence for name in named if (class_evidence := _odd_class(case, name)) is not None
-    ]
-    classes = outlier_classes or [
-        class_evidence for name in named if (class_evidence := _unprobed_class(case, name)) is not None
-    ]
-    cause = (
-        "RoCE v1 in use"
-        if old
-        else classes[0]["text"]
-        if classes
-        else "wrong traffic class or RoCE version"
-        if not failures
-        else failures[0]["text"]
-    )
+    settings = _settings_of(case, nics)
+    waits = max(max(p.gpu_late_share, p.receive_gpu_share) for p in wrong)
     delays = f"data takes {delay_text(data_ns)}, probes {delay_text(probe_ns)} without a queue"
-    text = f"{worst.name}: {delays}: {cause}"
-    yield Candidate(
+    text = f"{worst.name}: {delays}: {settings.text}"
+    return Candidate(
         Verdict.DELAY_MISMATCH,
-        case.network_share * (1 - expected),
+        case.network_share * (1 - probe_ns / max(data_ns, 1.0)),
         subject,
         text,
         "check GID index, RoCE version, DSCP and priority of the data against those of the probes",
         blames_network=False,
-        subjects=list(dict.fromkeys([subject, worst.name, *(host_of(name) for name in named)]))[:64],
-        nics=named[:64],
+        subjects=list(dict.fromkeys([subject, worst.name, *map(host_of, nics)]))[:64],
+        nics=nics[:64],
         ranks=sorted({rank for p in wrong for rank in p.ranks})[:64],
         evidence=[
             observation(COLLECTIVES.name, worst.name, "data_us", data_ns / 1e3, probe_ns / 1e3, text),
             observation(DELAYS.name, worst.name, "delay_p50_us", probe_ns / 1e3, None, "probes see no queue"),
-            *classes[:4],
-            *_failure_evidence(failures),
+            *settings.classes[:4],
+            *audit_evidence(settings.failures),
         ],
-        pairs={(p.nic, p.peer) for p in wrong},
+        pairs=keys_of(wrong),
         symptoms={
-            Symptom.AUDIT_FAILED: bool(failures or old),
-            Symptom.CLASS_DIFFERS: bool(outlier_classes),
+            Symptom.AUDIT_FAILED: bool(settings.failures or settings.is_roce_v1),
+            Symptom.CLASS_DIFFERS: settings.differ,
             Symptom.NO_FIRST_CHUNK: worst.min_ns is None,
             Symptom.GPU_WAITS: nic is not None and case.gpu_wait_of(nic) != 0.0,
             Symptom.GPU_LATE: waits >= case.rules.gpu_share,
         },
     )
+
+
+class _Settings(NamedTuple):
+    """Settings of NICs that explain why their data takes longer than probes."""
+
+    failures: list[AuditResult]
+    is_roce_v1: bool
+    differ: bool
+    """Whether a NIC's class differs from that of most NICs of the job."""
+    classes: list[DiagnosisEvidence]
+
+    @property
+    def text(self) -> str:
+        """Return the likeliest of them as text."""
+        texts = ["RoCE v1 in use"] if self.is_roce_v1 else []
+        texts += [evidence["text"] for evidence in self.classes]
+        texts += [failure["text"] for failure in self.failures]
+        return texts[0] if texts else "wrong traffic class or RoCE version"
+
+
+def _settings_of(case: Case, nics: list[str]) -> _Settings:
+    failures = [failure for nic in nics for failure in _class_failures(case, host_of(nic))]
+    outliers = list(filter(None, (_odd_class(case, nic) for nic in nics)))
+    classes = outliers or list(filter(None, (_unprobed_class(case, nic) for nic in nics)))
+    return _Settings(failures, any(_is_roce_v1(case, nic) for nic in nics), bool(outliers), classes)
 
 
 def _odd_class(case: Case, name: str) -> DiagnosisEvidence | None:
@@ -231,8 +240,8 @@ def _is_wrong(case: Case, excess: tuple[float, float]) -> bool:
 def _common_nic(pairs: list[NicPair], wrong: list[NicPair]) -> str | None:
     """Return the NIC that all mismatched pairs share, if nearly all of its pairs are mismatched; else
     None."""
-    every = Counter(nic for p in pairs for nic in (p.nic, p.peer))
-    bad = Counter(nic for p in wrong for nic in (p.nic, p.peer))
+    every = Counter(nic for p in pairs for nic in p.key)
+    bad = Counter(nic for p in wrong for nic in p.key)
     nics = [
         nic
         for nic in sorted(bad)
@@ -249,15 +258,6 @@ def _class_failures(case: Case, host: str) -> list[AuditResult]:
     ]
 
 
-def _failure_evidence(failures: list[AuditResult]) -> list[DiagnosisEvidence]:
-    return [
-        observation(
-            AUDIT.name, failure["host"], failure["check"], None, None, failure["text"], failure["checked_ns"]
-        )
-        for failure in failures[:4]
-    ]
-
-
 def _is_roce_v1(case: Case, name: str) -> bool:
     nic = case.network.inventory.get(name)
     return nic is not None and nic["ud"] is not None and nic["ud"]["kind"] == GidKind.ROCE_V1
@@ -268,58 +268,57 @@ def _is_roce_v1(case: Case, name: str) -> bool:
 
 def own_pacing(case: Case) -> Iterator[Candidate]:
     """Explain lost time by rate limits that this system put on the job's flows."""
+    limited = _limited_flows(case)
+    if not limited:
+        return
+    limit, flow, pace = min(limited, key=lambda entry: (entry[0], entry[1]["flow_id"]))
+    line = _line_bps(case, flow)
+    begins_ns = [own_pace.begin_ns for _, _, own_pace in limited if own_pace is not None]
+    estimate = case.network_share * (1 - min(1.0, limit / line)) if line else 0.5 * case.network_share
+    name = f"{flow['nic']} to {flow['peer']}"
+    since_ns = case.began(Verdict.OWN_PACING, name, min(begins_ns, default=None))
+    flows = [limited_flow for _, limited_flow, _ in limited]
+    evidence = list(_limit_evidence(name, flow, limit, pace, line))
+    yield Candidate(
+        Verdict.OWN_PACING,
+        case.network_loss(since_ns, case.end_ns, estimate),
+        name,
+        evidence[0]["text"],
+        "lift the limit, or raise the tenant's ceiling, if the other traffic is worth less",
+        blames_network=False,
+        subjects=[name, *(f["flow_id"] for f in flows)][:64],
+        links=sorted(case.traffic.links_of(flows))[:64],
+        nics=sorted({f["nic"] for f in flows})[:64],
+        evidence=evidence,
+        since_ns=since_ns,
+        pairs={(f["nic"], f["peer"]) for f in flows},
+        symptoms={Symptom.DECISION: bool(begins_ns)},
+    )
+
+
+def _limited_flows(case: Case) -> list[tuple[float, Flow, Pace | None]]:
+    """Return the job's flows at their rate limits, with the limit and the decision that this system made."""
     paces = case.network.paces(case.begin_ns, case.end_ns)
-    limited: list[tuple[Flow, float, Pace | None]] = []
+    limited: list[tuple[float, Flow, Pace | None]] = []
     for name, flow in sorted(case.traffic.flows.items()):
         pace = paces.get(name)
         limit = flow["rate_limit_bps"] if pace is None else pace.rate_bps
         if limit and _is_at_limit(case, flow, limit):
-            limited.append((flow, limit, pace))
-    if not limited:
-        return
-    flow, limit, pace = min(limited, key=lambda entry: (entry[1], entry[0]["flow_id"]))
-    line = _line_bps(case, flow)
-    decided = [own_pace for _, _, own_pace in limited if own_pace is not None]
-    begin_ns = min((own_pace.begin_ns for own_pace in decided), default=None)
-    estimate = case.network_share * (1 - min(1.0, limit / line)) if line else 0.5 * case.network_share
-    name = f"{flow['nic']} to {flow['peer']}"
-    if begin_ns is not None:
-        begin_ns = case.job.causes.began(Verdict.OWN_PACING, name, begin_ns)
-    loss = case.network_loss(begin_ns, case.end_ns, estimate)
-    text = f"{name} is limited to {bps_text(limit)}" + (
-        f" by decision {pace.decision['decision_id']}: {pace.decision['text']}"
-        if pace and pace.decision
-        else ""
-    )
-    evidence = [observation(FLOWS.name, flow["flow_id"], "rate_bps", flow["rate_bps"], limit, text)]
-    if pace is not None and pace.decision is not None:
-        evidence.append(
-            observation(
-                DECISIONS.name,
-                flow["flow_id"],
-                "rate_bps",
-                pace.rate_bps,
-                line,
-                pace.decision["text"],
-                pace.begin_ns,
-            )
-        )
-    links = sorted({link for f, _, _ in limited for link in case.traffic.routes.get(f["flow_id"], ())})
-    yield Candidate(
-        Verdict.OWN_PACING,
-        loss,
-        name,
-        text,
-        "lift the limit, or raise the tenant's ceiling, if the other traffic is worth less",
-        blames_network=False,
-        subjects=[name, *(f["flow_id"] for f, _, _ in limited)][:64],
-        links=links[:64],
-        nics=sorted({f["nic"] for f, _, _ in limited})[:64],
-        evidence=evidence,
-        since_ns=begin_ns,
-        pairs={(f["nic"], f["peer"]) for f, _, _ in limited},
-        symptoms={Symptom.DECISION: bool(decided)},
-    )
+            limited.append((limit, flow, pace))
+    return limited
+
+
+def _limit_evidence(
+    name: str, flow: Flow, limit: float, pace: Pace | None, line: float
+) -> Iterator[DiagnosisEvidence]:
+    flow_id, text = flow["flow_id"], f"{name} is limited to {bps_text(limit)}"
+    decision = pace.decision if pace is not None else None
+    if decision is not None:
+        text += f" by decision {decision['decision_id']}: {decision['text']}"
+    yield observation(FLOWS.name, flow_id, "rate_bps", flow["rate_bps"], limit, text)
+    if pace is not None and decision is not None:
+        reason, begin_ns = decision["text"], pace.begin_ns
+        yield observation(DECISIONS.name, flow_id, "rate_bps", pace.rate_bps, line, reason, begin_ns)
 
 
 def _is_at_limit(case: Case, flow: Flow, limit: float) -> bool:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.ids import host_of
-from schemas.records import Verdict
+from schemas.records import Flow, Verdict
 from schemas.topics import FLOWS
 from schemas.units import bps_text, delay_text
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.explained import explains_loss, fills_its_nic, min_excess_ns
 from streams.diagnosis.network.outliers import network_is_normal
+from streams.diagnosis.network.traffic import keys_of
 from streams.diagnosis.symptoms import Symptom
 
 MIN_OTHERS: Final = 2
@@ -29,30 +30,19 @@ def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
     """Explain a slower job by the NIC of which all flows have long round trips, and no other flow has."""
     if not (case.network_excess or 0.0) >= case.rules.min_loss_share:
         return
-    flows = [flow for flow in case.traffic.flows.values() if flow["rtt_ns"] and flow["peer"]]
-    worst: tuple[float, str, float, float] | None = None
-    for nic in sorted({flow["nic"] for flow in flows}):
-        own = [float(flow["rtt_ns"] or 0) for flow in flows if nic in (flow["nic"], flow["peer"])]
-        others = [float(flow["rtt_ns"] or 0) for flow in flows if nic not in (flow["nic"], flow["peer"])]
-        if len(others) < MIN_OTHERS or len(own) < MIN_OTHERS:
-            continue
-        typical, value = median(others), median(own)
-        slow = sum(rtt >= case.rules.flow_times * typical for rtt in own)
-        if slow >= SLOW_SHARE * len(own) and (worst is None or value / typical > worst[0]):
-            worst = value / typical, nic, value, typical
-    if worst is None:
+    slowest = _slowest_nic(case)
+    if slowest is None:
         return
-    times, nic, value, typical = worst
-    pairs = [pair for pair in case.traffic.pairs.values() if nic in (pair.nic, pair.peer)]
+    nic, value, typical = slowest.nic, slowest.rtt_ns, slowest.others_ns
+    pairs = [pair for pair in case.traffic.pairs.values() if nic in pair.key]
     too_short = any(value - typical < min_excess_ns(case, pair) for pair in pairs)
     if too_short or fills_its_nic(case, nic) or not explains_loss(case, value - typical):
         return
-    rate = sum(flow["rate_bps"] for flow in flows if flow["nic"] == nic)
+    times = slowest.times
     text = (
         f"{nic} sends slowly: its flows have round trips of {delay_text(value)}, flows of other NICs "
-        f"{delay_text(typical)}, at {bps_text(rate)}"
+        f"{delay_text(typical)}, at {bps_text(slowest.rate_bps)}"
     )
-    normal = network_is_normal(case, pairs)
     yield Candidate(
         Verdict.SLOW_SENDER,
         case.network_excess or 0.0,
@@ -61,11 +51,45 @@ def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
         f"check negotiated speed, cable, rate limits and processors of {host_of(nic)}",
         subjects=[nic, host_of(nic)],
         nics=[nic],
-        ranks=sorted(rank.number for rank in case.members if nic in rank.nics),
+        ranks=case.numbers_at(nic),
         evidence=[
             observation(FLOWS.name, nic, "rtt_us", value / 1e3, typical / 1e3, text),
             observation(FLOWS.name, nic, "times_others", times, 1.0, f"{times:.1f} times the others"),
         ],
-        pairs={(pair.nic, pair.peer) for pair in pairs},
-        symptoms={Symptom.PROBES_NORMAL: bool(normal), Symptom.ROUND_TRIPS: True},
+        pairs=keys_of(pairs),
+        symptoms={Symptom.PROBES_NORMAL: bool(network_is_normal(case, pairs)), Symptom.ROUND_TRIPS: True},
     )
+
+
+class _SlowNic(NamedTuple):
+    """A NIC with the median round trips of its flows and of the others, ns."""
+
+    nic: str
+    rtt_ns: float
+    others_ns: float
+    rate_bps: float
+
+    @property
+    def times(self) -> float:
+        """Factor by which its flows' round trips are longer."""
+        return self.rtt_ns / self.others_ns
+
+
+def _slowest_nic(case: Case) -> _SlowNic | None:
+    """Return the NIC whose flows have the longest round trips, if nearly all of them have long ones."""
+    flows = [flow for flow in case.traffic.flows.values() if flow["rtt_ns"] and flow["peer"]]
+    names = sorted({flow["nic"] for flow in flows})
+    slow = filter(None, (_slow_nic(flows, name, case.rules.flow_times) for name in names))
+    return max(slow, key=lambda nic: nic.times, default=None)
+
+
+def _slow_nic(flows: list[Flow], name: str, min_times: float) -> _SlowNic | None:
+    own = [float(flow["rtt_ns"] or 0) for flow in flows if name in (flow["nic"], flow["peer"])]
+    others = [float(flow["rtt_ns"] or 0) for flow in flows if name not in (flow["nic"], flow["peer"])]
+    if min(len(own), len(others)) < MIN_OTHERS:
+        return None
+    typical = median(others)
+    if sum(rtt >= min_times * typical for rtt in own) < SLOW_SHARE * len(own):
+        return None
+    rate_bps = sum(flow["rate_bps"] for flow in flows if flow["nic"] == name)
+    return _SlowNic(name, median(own), typical, rate_bps)
