@@ -49,7 +49,7 @@ def explains_loss(case: Case, excess_ns: float) -> bool:
 
 def min_excess_ns(case: Case, pair: NicPair) -> float:
     """Return the excess of a delay below which it is noise of hosts, or packets of the link itself."""
-    speeds = [speed for nic in (pair.nic, pair.peer) if (speed := _speed_bps(case, nic))]
+    speeds = [speed for nic in pair.key if (speed := _speed_bps(case, nic))]
     packets_ns = MIN_PACKETS * PACKET_BITS / min(speeds) * 1e9 if speeds else 0.0
     return max(case.rules.flow_excess_us * 1e3, packets_ns)
 

@@ -91,7 +91,7 @@ def add_common_symptoms(
     case: Case, candidates: Sequence[Candidate], cost: Callable[[Candidate], float]
 ) -> None:
     """Add the symptoms that causes share. `cost`: share of the time since it began that a cause costs."""
-    slow_pairs = {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers}
+    slow_pairs = {outlier.pair.key for outlier in case.outliers}
     costs = {id(candidate): cost(candidate) for candidate in candidates}
     for candidate in candidates:
         others = [costs[id(other)] for other in candidates if not is_effect(other, candidate)]

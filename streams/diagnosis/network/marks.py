@@ -61,7 +61,7 @@ def usual_share(case: Case, pair: NicPair, dscp: int) -> float | None:
     shares = [
         marks.share
         for key in sorted(case.traffic.pairs)[:MAX_PAIRS]
-        if key != (pair.nic, pair.peer)
+        if key != pair.key
         for marks in marks_of(case, case.traffic.pairs[key])
         if marks.dscp == dscp
     ]

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from schemas.records import ContentionKind, ContentionWindow, DiagnosisEvidence, Flow, Verdict
 from schemas.topics import COLLECTIVES, CONTENTION, DELAYS, FLOWS
 from schemas.units import bps_text, delay_text
-from streams.diagnosis.base import Candidate, Case, observation
-from streams.diagnosis.case import LinkLoad
+from streams.diagnosis.base import Candidate, Case, observation, window_evidence
+from streams.diagnosis.case import LinkLoad, Outlier
 from streams.diagnosis.explained import (
     MIN_RTT_TIMES,
     explains_loss,
@@ -20,7 +20,7 @@ from streams.diagnosis.explained import (
 )
 from streams.diagnosis.network.marks import Marks, links_of_marks, marks_of, usual_share
 from streams.diagnosis.network.outliers import common_end
-from streams.diagnosis.network.traffic import NicPair
+from streams.diagnosis.network.traffic import NicPair, Probes, keys_of, nics_of
 from streams.diagnosis.network.view import Links
 from streams.diagnosis.symptoms import Symptom
 
@@ -51,59 +51,59 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
     many = worst.compared_with == "others" and len(case.traffic.measured) >= MIN_PAIRS
     if not many and not case.has_clean_baseline(case.begin_ns):
         return
-    nic, role, _ = common_end(case, case.outliers)
     pair, probes = worst.pair, case.probes(worst.pair)
+    nic, role, _ = common_end(case, case.outliers)
     others_ns = _usual_probe_ns(case, pair)
-    confirmed = (
-        probes is not None
-        and probes.worst_ns is not None
-        and others_ns is not None
-        and probes.worst_ns - others_ns >= case.rules.flow_excess_us * 1e3
-    )
-    paths = sorted({flow["source_port"] for flow in pair.flows})
-    routes = [case.traffic.routes.get(flow["flow_id"], ()) for flow in pair.flows]
-    links = list(dict.fromkeys(link for route in routes for link in route))
-    text = (
-        f"{pair.name} saw {delay_text(worst.value_ns)}, "
-        f"{'others' if worst.compared_with == 'others' else 'before'} {delay_text(worst.like_ns)}"
-    )
-    if paths:
-        text += f"; path {paths[0]}" + _route_text(routes[0])
+    is_confirmed = _is_confirmed(case, probes, others_ns)
+    links = case.traffic.links_of(pair.flows)
+    text = _slow_text(case, worst)
     evidence = [
         observation(COLLECTIVES.name, pair.name, "data_us", worst.value_ns / 1e3, worst.like_ns / 1e3, text)
     ]
     if probes is not None and probes.p50_ns is not None:
         others_us = None if others_ns is None else others_ns / 1e3
+        seen_text = f"probes of that pair {delay_text(probes.p50_ns)}"
         evidence.append(
-            observation(
-                DELAYS.name,
-                pair.name,
-                "delay_p50_us",
-                probes.p50_ns / 1e3,
-                others_us,
-                f"probes of that pair {delay_text(probes.p50_ns)}",
-            )
+            observation(DELAYS.name, pair.name, "delay_p50_us", probes.p50_ns / 1e3, others_us, seen_text)
         )
-    blames = confirmed or probes is None or probes.p50_ns is None or not _is_quiet(case, pair)
     yield Candidate(
         Verdict.SLOW_FLOW,
         case.pair_loss(worst),
         pair.name,
         text,
         f"move the flow to another path, and check the links of {pair.name}",
-        blames_network=blames,
-        subjects=[pair.name, *([nic] if nic else []), *links][:64],
+        blames_network=is_confirmed or not _is_quiet(case, pair),
+        subjects=[pair.name, *filter(None, [nic]), *links][:64],
         links=links,
         nics=[pair.nic, pair.peer],
         ranks=sorted(pair.ranks),
         evidence=evidence,
-        pairs={
-            (outlier.pair.nic, outlier.pair.peer)
-            for outlier in case.outliers
-            if outlier.times >= 0.5 * worst.times
-        },
-        symptoms={Symptom.COMMON_END: bool(nic and role), Symptom.SLOW_PROBES: confirmed},
+        pairs=_slowest_pairs(case),
+        symptoms={Symptom.COMMON_END: bool(nic and role), Symptom.SLOW_PROBES: is_confirmed},
     )
+
+
+def _slow_text(case: Case, worst: Outlier) -> str:
+    flows = worst.pair.flows
+    reference = "others" if worst.compared_with == "others" else "before"
+    text = f"{worst.pair.name} saw {delay_text(worst.value_ns)}, {reference} {delay_text(worst.like_ns)}"
+    if not flows:
+        return text
+    links = case.traffic.routes.get(flows[0]["flow_id"], ())
+    return f"{text}; path {min(flow['source_port'] for flow in flows)}{_route_text(links)}"
+
+
+def _slowest_pairs(case: Case) -> set[tuple[str, str]]:
+    """Return the pairs that are at least half as slow as the slowest one."""
+    min_times = 0.5 * case.outliers[0].times if case.outliers else 0.0
+    return {outlier.pair.key for outlier in case.outliers if outlier.times >= min_times}
+
+
+def _is_confirmed(case: Case, probes: Probes | None, others_ns: float | None) -> bool:
+    """Return whether the probes of a pair are slower than those of others, too."""
+    if probes is None or probes.worst_ns is None or others_ns is None:
+        return False
+    return probes.worst_ns - others_ns >= case.rules.flow_excess_us * 1e3
 
 
 def _route_text(links: Links) -> str:
@@ -115,7 +115,7 @@ def _usual_probe_ns(case: Case, pair: NicPair) -> float | None:
     others = [
         probes.p50_ns
         for key in sorted(case.traffic.pairs)[:256]
-        if key != (pair.nic, pair.peer)
+        if key != pair.key
         and (probes := case.probes(case.traffic.pairs[key])) is not None
         and probes.p50_ns is not None
     ]
@@ -134,16 +134,10 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
     others, if that delay is long enough for the time that the job loses."""
     if case.traffic.measured or not (case.network_excess or 0.0) >= case.rules.min_loss_share:
         return
-    pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:512]]
-    delays = [(probes.worst_ns, pair) for pair in pairs if (probes := case.probes(pair)) and probes.worst_ns]
-    if len(delays) < 3:
+    slow = _slow_by_probes(case)
+    if slow is None:
         return
-    middle = sorted(ns for ns, _ in delays)[len(delays) // 2]
-    delays = [(ns, pair) for ns, pair in delays if not fills_its_nic(case, pair.nic)]
-    slow = [item for item in delays if item[0] - middle >= min_excess_ns(case, item[1])]
-    if not slow or len(slow) > len(pairs) // 3:
-        return
-    worst_ns, pair = max(slow, key=lambda item: (item[0], item[1].name))
+    worst_ns, middle, pair = slow
     if worst_ns < case.rules.flow_times * middle or not explains_loss(case, worst_ns - middle):
         return
     times_others = rtt_times_others(case, pair)
@@ -160,11 +154,30 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
         blames_network=True,
         subjects=[pair.name],
         nics=[pair.nic, pair.peer],
-        links=sorted({link for f in pair.flows for link in case.traffic.routes.get(f["flow_id"], ())}),
+        links=sorted(case.traffic.links_of(pair.flows)),
         evidence=[observation(DELAYS.name, pair.name, "delay_p50_us", worst_ns / 1e3, middle / 1e3, text)],
-        pairs={(pair.nic, pair.peer)},
+        pairs={pair.key},
         symptoms={Symptom.SLOW_PROBES: True, Symptom.ROUND_TRIPS: times_others is not None},
     )
+
+
+def _slow_by_probes(case: Case) -> tuple[float, float, NicPair] | None:
+    """Return the greatest delay of a pair's probes, the median pair's, ns, and the pair; None if many pairs
+    are slow."""
+    pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:512]]
+    delays = [(probes.worst_ns, pair) for pair in pairs if (probes := case.probes(pair)) and probes.worst_ns]
+    if len(delays) < 3:
+        return None
+    middle = sorted(ns for ns, _ in delays)[len(delays) // 2]
+    slow = [
+        (ns, pair)
+        for ns, pair in delays
+        if ns - middle >= min_excess_ns(case, pair) and not fills_its_nic(case, pair.nic)
+    ]
+    if not slow or len(slow) > len(pairs) // 3:
+        return None
+    worst_ns, pair = max(slow, key=lambda item: (item[0], item[1].name))
+    return worst_ns, middle, pair
 
 
 # ------------------------------------------------------------------------------------------- contention
@@ -220,10 +233,10 @@ def _contended_by_rates(case: Case) -> Candidate | None:
     if crowd is None:
         return None
     rate_bps = case.network.link_rate_bps(crowd.link)
-    names = " and ".join(f"job {name}" for name in crowd.jobs[:3])
     text = (
-        f"{pair.name} crosses {crowd.link}, contended by {names}: they send {bps_text(crowd.others_bps)} "
-        f"in bursts and the pair {bps_text(crowd.own_bps)}, the link carries {bps_text(rate_bps)}"
+        f"{pair.name} crosses {crowd.link}, contended by {_names(crowd.jobs)}: they send "
+        f"{bps_text(crowd.others_bps)} in bursts and the pair {bps_text(crowd.own_bps)}, the link "
+        f"carries {bps_text(rate_bps)}"
     )
     total_bps = crowd.others_bps + crowd.own_bps
     return Candidate(
@@ -239,7 +252,7 @@ def _contended_by_rates(case: Case) -> Candidate | None:
         ranks=sorted(pair.ranks),
         jobs=crowd.jobs,
         evidence=[observation(FLOWS.name, crowd.link, "burst_bps", total_bps, rate_bps, text)],
-        pairs={(pair.nic, pair.peer)},
+        pairs={pair.key},
         symptoms={Symptom.CROSSED: True, Symptom.OTHERS_TRAFFIC: True},
     )
 
@@ -247,8 +260,8 @@ def _contended_by_rates(case: Case) -> Candidate | None:
 def _crowds(case: Case, pair: NicPair) -> Iterator[_Crowd]:
     """Yield the links of known rate that a pair's flows share with flows of other jobs that send often."""
     job, last = case.job.job, case.job.last
-    routes = [case.traffic.routes.get(flow["flow_id"], ()) for flow in pair.flows]
-    for link, flows in case.network.flows_across({link for links in routes for link in links[1:]}).items():
+    links = {link for flow in pair.flows for link in case.traffic.routes.get(flow["flow_id"], ())[1:]}
+    for link, flows in case.network.flows_across(links).items():
         others = [flow for flow in flows if flow["job"] not in (None, job)]
         rate_bps = case.network.link_rate_bps(link)
         if rate_bps and max(map(_busy_share, others), default=0.0) >= case.rules.queue_share:
@@ -277,90 +290,110 @@ def _overlap_share(case: Case, windows: list[ContentionWindow]) -> float:
     return total / max(1, case.end_ns - case.begin_ns)
 
 
-def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: float) -> Candidate | None:
-    job, newest = case.job.job, max(windows, key=lambda window: (window["updated_ns"], window["window_id"]))
-    pairs, certain = case.traffic.crossing([link, *newest["candidates"]])
-    named = any(job in window["jobs"] for window in windows)
-    if not pairs and not named:
-        return None
-    jobs = sorted({name for window in windows for name in window["jobs"]} - {job})
-    other = others_share(case, newest) if newest["flows"] else (0.5 if jobs else 0.0)
+class _Queue(NamedTuple):
+    """The contention windows of a link."""
+
+    link: str
+    newest: ContentionWindow
+    jobs: list[str]
+    """Other jobs that the windows name."""
+    share: float
+    """Share of the link's traffic that is of others."""
+    is_shared: bool
+    begin_ns: int
+    end_ns: int
+    delay_ns: float
+
+    @property
+    def names(self) -> str:
+        """Names of those that send the other traffic."""
+        return _names(self.jobs) or (OTHERS_UNKNOWN if self.is_shared else "its own flows")
+
+
+def _names(jobs: list[str]) -> str:
+    return " and ".join(f"job {name}" for name in jobs[:3])
+
+
+def _queue_on(case: Case, link: str, windows: list[ContentionWindow]) -> _Queue:
+    newest = max(windows, key=lambda window: (window["updated_ns"], window["window_id"]))
+    jobs = sorted({name for window in windows for name in window["jobs"]} - {case.job.job})
+    share = others_share(case, newest) if newest["flows"] else (0.5 if jobs else 0.0)
     begin_ns = min(window["opened_ns"] for window in windows)
     begin_ns = case.job.causes.began(Verdict.CONTENTION, link, begin_ns)
-    end_ns = max(
-        window["closed_ns"] if window["closed_ns"] is not None else case.end_ns for window in windows
-    )
-    shared = other >= case.rules.other_share
-    loss = case.network_loss(begin_ns, end_ns, case.network_share * (other if shared else 0.3) * queued)
-    crossing = {(pair.nic, pair.peer) for pair in pairs}
-    since_ns: int | None = begin_ns
-    worst = [outlier for outlier in case.outliers if outlier.times >= 0.5 * case.outliers[0].times]
-    is_on_worst = any((outlier.pair.nic, outlier.pair.peer) in crossing for outlier in worst)
-    if not loss and shared and is_on_worst and not case.was_fast_during(begin_ns):
-        since_ns = None  # its queue was seen too late
-        loss = case.network_loss(None, end_ns, 0.0)
-    names = " and ".join(f"job {name}" for name in jobs[:3]) or (
-        OTHERS_UNKNOWN if shared else "its own flows"
-    )
+    end_ns = max(case.end_ns if window["closed_ns"] is None else window["closed_ns"] for window in windows)
     delay_ns = max(window["delay_ns"] for window in windows)
-    crossing_name, delay = pairs[0].name if pairs else "it", delay_text(delay_ns)
-    text = f"{crossing_name} crosses {link}, contended by {names}: {delay} queued"
-    path = _path_over(case, link, pairs)
-    if path is not None and pairs:
-        text = f"{crossing_name}: path {path} crosses {link}, contended by {names}, {delay} queued"
+    return _Queue(link, newest, jobs, share, share >= case.rules.other_share, begin_ns, end_ns, delay_ns)
+
+
+def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: float) -> Candidate | None:
+    queue = _queue_on(case, link, windows)
+    pairs, certain = case.traffic.crossing([link, *queue.newest["candidates"]])
+    named = any(case.job.job in window["jobs"] for window in windows)
+    if not pairs and not named:
+        return None
+    loss, since_ns = _queue_loss(case, queue, keys_of(pairs), queued)
+    shares = queue.is_shared
     return Candidate(
         Verdict.CONTENTION,
         loss,
         link,
-        text,
-        f"move flows off {link}, or place the jobs apart" if shared else f"spread the job's flows off {link}",
+        _queue_text(case, queue, pairs),
+        f"move flows off {link}, or place the jobs apart" if shares else f"spread the job's flows off {link}",
         blames_network=True,
-        subjects=[link, *jobs][:64],
-        links=[link, *(name for name in newest["links"] if name != link)][:64],
-        nics=sorted({nic for pair in pairs for nic in (pair.nic, pair.peer)})[:64],
-        jobs=jobs,
-        evidence=[
-            observation(CONTENTION.name, link, "delay_us", delay_ns / 1e3, None, newest["text"], begin_ns),
-            observation(
-                CONTENTION.name,
-                link,
-                "others_share",
-                other,
-                case.rules.other_share,
-                f"{other:.0%} of the link's traffic is of {names}",
-            ),
-            *_window_marks(link, newest),
-            observation(
-                COLLECTIVES.name,
-                job,
-                "network_share",
-                case.network_share,
-                None,
-                f"{case.network_share:.0%} of the job's time moves data",
-            ),
-        ],
+        subjects=[link, *queue.jobs][:64],
+        links=[link, *(name for name in queue.newest["links"] if name != link)][:64],
+        nics=nics_of(pairs)[:64],
+        jobs=queue.jobs,
+        evidence=list(_queue_evidence(case, queue)),
         since_ns=since_ns,
-        pairs=crossing,
+        pairs=keys_of(pairs),
         symptoms={
             Symptom.CROSSED: named or certain,
-            Symptom.OTHERS_TRAFFIC: shared,
-            Symptom.OWN_TRAFFIC: not shared,
+            Symptom.OTHERS_TRAFFIC: shares,
+            Symptom.OWN_TRAFFIC: not shares,
             Symptom.LATE_QUEUE: since_ns is None,
         },
     )
+
+
+def _queue_loss(
+    case: Case, queue: _Queue, crossing: set[tuple[str, str]], queued: float
+) -> tuple[float, int | None]:
+    """Return the loss that a queue explains, and its begin; None if the queue was seen too late."""
+    estimate = case.network_share * (queue.share if queue.is_shared else 0.3) * queued
+    loss = case.network_loss(queue.begin_ns, queue.end_ns, estimate)
+    is_on_worst = queue.is_shared and not crossing.isdisjoint(_slowest_pairs(case))
+    if not loss and is_on_worst and not case.was_fast_during(queue.begin_ns):
+        return case.network_loss(None, queue.end_ns, 0.0), None
+    return loss, queue.begin_ns
+
+
+def _queue_text(case: Case, queue: _Queue, pairs: list[NicPair]) -> str:
+    link, delay = queue.link, delay_text(queue.delay_ns)
+    path = _path_over(case, link, pairs)
+    if path is not None:
+        return f"{pairs[0].name}: path {path} crosses {link}, contended by {queue.names}, {delay} queued"
+    return f"{pairs[0].name if pairs else 'it'} crosses {link}, contended by {queue.names}: {delay} queued"
+
+
+def _queue_evidence(case: Case, queue: _Queue) -> Iterator[DiagnosisEvidence]:
+    """Yield the delay of a queue, its senders, the CE marks with the class whose queue it is, and the job's
+    time."""
+    link, window, delay_us = queue.link, queue.newest, queue.delay_ns / 1e3
+    yield observation(CONTENTION.name, link, "delay_us", delay_us, None, window["text"], queue.begin_ns)
+    text = f"{queue.share:.0%} of the link's traffic is of {queue.names}"
+    yield observation(CONTENTION.name, link, "others_share", queue.share, case.rules.other_share, text)
+    if window["ce_share"] > 0:
+        text = f"{link} marked {window['ce_share']:.0%} of the probes with DSCP {window['dscp']}"
+        yield observation(CONTENTION.name, link, "ce_share", window["ce_share"], 0.0, text)
+    text = f"{case.network_share:.0%} of the job's time moves data"
+    yield observation(COLLECTIVES.name, case.job.job, "network_share", case.network_share, None, text)
 
 
 def others_share(case: Case, window: ContentionWindow) -> float:
     """Return the share of a contended link's traffic that does not belong to the job."""
     job, own = case.job.job, case.traffic.flows
     return sum(f["share"] for f in window["flows"] if f["job"] != job and f["flow_id"] not in own)
-
-
-def _window_marks(link: str, window: ContentionWindow) -> Iterator[DiagnosisEvidence]:
-    """Yield the CE marks on which a contention window is based, with the class whose queue it is."""
-    if window["ce_share"] > 0:
-        text = f"{link} marked {window['ce_share']:.0%} of the probes with DSCP {window['dscp']}"
-        yield observation(CONTENTION.name, link, "ce_share", window["ce_share"], 0.0, text)
 
 
 def contention_by_marks(case: Case) -> Iterator[Candidate]:
@@ -370,11 +403,8 @@ def contention_by_marks(case: Case) -> Iterator[Candidate]:
         return
     worst = case.outliers[0]
     pair = worst.pair
-    ranked = marks_of(case, pair)
-    if not ranked or ranked[0].share < case.rules.marked_share:
-        return
-    crossed = {link for flow in pair.flows for link in case.traffic.routes.get(flow["flow_id"], ())}
-    if any(window["kind"] in SHARED_KINDS and window["link"] in crossed for window in case.windows):
+    ranked = _unnamed_marks(case, pair)
+    if not ranked:
         return
     marks, typical_share = ranked[0], usual_share(case, pair, ranked[0].dscp)
     links = links_of_marks(case, pair, marks)
@@ -391,16 +421,25 @@ def contention_by_marks(case: Case) -> Iterator[Candidate]:
         if links
         else f"move the flows of {pair.name} to another path",
         blames_network=True,
-        subjects=[*links[:32], pair.name] if links else [pair.name],
+        subjects=[*links[:32], pair.name],
         links=list(links[:64]),
         nics=[pair.nic, pair.peer],
         ranks=sorted(pair.ranks),
         evidence=[
             _marks_evidence(pair, item, typical_share if item is marks else None) for item in ranked[:4]
         ],
-        pairs={(pair.nic, pair.peer)},
+        pairs={pair.key},
         symptoms={Symptom.MARKED: True, Symptom.CROSSED: bool(links), Symptom.ALONE: is_alone},
     )
+
+
+def _unnamed_marks(case: Case, pair: NicPair) -> list[Marks]:
+    """Return the marks of a pair's probes if they show a queue that no contention window names."""
+    ranked = marks_of(case, pair)
+    crossed = case.traffic.links_of(pair.flows)
+    is_named = any(window["kind"] in SHARED_KINDS and window["link"] in crossed for window in case.windows)
+    is_marked = bool(ranked) and ranked[0].share >= case.rules.marked_share
+    return ranked if is_marked and not is_named else []
 
 
 def _marks_evidence(pair: NicPair, marks: Marks, typical_share: float | None) -> DiagnosisEvidence:
@@ -445,6 +484,7 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
         f"{per_pair} flows between two NICs for {of_links} {fullest.place}: {fullest.used} in use, "
         f"{link} carries {times:.1f} times the mean"
     )
+    flows_text = f"{fullest.flows} flows in all"
     yield Candidate(
         Verdict.FEW_QUEUE_PAIRS,
         loss,
@@ -456,26 +496,8 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
         links=[link],
         evidence=[
             observation(FLOWS.name, link, "times_mean", times, 1, text),
-            observation(
-                FLOWS.name,
-                case.job.job,
-                "flows_per_pair",
-                per_pair,
-                of_links,
-                f"{fullest.flows} flows in all",
-            ),
-            *(
-                observation(
-                    CONTENTION.name,
-                    link,
-                    "delay_us",
-                    window["delay_ns"] / 1e3,
-                    None,
-                    window["text"],
-                    window["opened_ns"],
-                )
-                for window in own[:1]
-            ),
+            observation(FLOWS.name, case.job.job, "flows_per_pair", per_pair, of_links, flows_text),
+            *map(window_evidence, own[:1]),
         ],
         since_ns=since_ns,
         pairs={
@@ -495,26 +517,26 @@ def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionW
     `per_pair`: number of flows between two NICs; `queued`: contention windows of the job's own flows, by
     link.
     """
-    slow = [
-        {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers[:count]} for count in (1, None)
-    ]
+    slow = [keys_of(outlier.pair for outlier in case.outliers[:count]) for count in (1, None)]
     last = case.job.last
     last_link = last.subject if last is not None and last.verdict == Verdict.FEW_QUEUE_PAIRS else ""
-    best: LinkLoad | None = None
-    rank = (False, False, False, 0.0)
-    for load in case.loads:
-        own = queued.get(load.link, [])
-        is_fuller = _is_fuller(case, load)
-        uneven_times = min(case.rules.uneven_times, MORE_TIMES) if is_fuller else case.rules.uneven_times
-        is_uneven = load.times >= uneven_times and per_pair < load.available
-        is_cause = is_fuller or (own and not case.has_clean_baseline(_began(case, own)))
-        if is_uneven and is_cause and _costs_time(case, load.link, own):
-            crossed = case.traffic.links.get(load.link, {}).keys()
-            is_slow = [not crossed.isdisjoint(pairs) for pairs in slow]
-            load_rank = (load.link == last_link, is_slow[0], is_slow[1], load.times)
-            if load_rank > rank:
-                best, rank = load, load_rank
-    return best
+
+    def rank(load: LinkLoad) -> tuple[bool, bool, bool, float]:
+        crossed = case.traffic.links.get(load.link, {}).keys()
+        is_slow = [not crossed.isdisjoint(pairs) for pairs in slow]
+        return load.link == last_link, is_slow[0], is_slow[1], load.times
+
+    uneven = (load for load in case.loads if _is_uneven(case, load, per_pair, queued.get(load.link, [])))
+    return max(uneven, key=rank, default=None)
+
+
+def _is_uneven(case: Case, load: LinkLoad, per_pair: int, own: list[ContentionWindow]) -> bool:
+    """Return whether a link is loaded unevenly since the job became slow, and costs time."""
+    is_fuller = _is_fuller(case, load)
+    uneven_times = min(case.rules.uneven_times, MORE_TIMES) if is_fuller else case.rules.uneven_times
+    is_uneven = load.times >= uneven_times and per_pair < load.available
+    is_cause = is_fuller or (own and not case.has_clean_baseline(_began(case, own)))
+    return bool(is_uneven and is_cause and _costs_time(case, load.link, own))
 
 
 def _began(case: Case, own: list[ContentionWindow]) -> int:
