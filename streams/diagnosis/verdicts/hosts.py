@@ -19,11 +19,13 @@ from schemas.records import (
     LinkState,
     Verdict,
 )
-from schemas.topics import AUDIT, COLLECTIVES, CONTENTION, FLOWS
+from schemas.topics import COLLECTIVES, FLOWS
 from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.base import Candidate, Case, audit_evidence, observation, window_evidence
 from streams.diagnosis.job.arrivals import Floats
+from streams.diagnosis.job.ranks import Rank
 from streams.diagnosis.network.outliers import common_end, network_is_normal
+from streams.diagnosis.network.traffic import keys_of
 from streams.diagnosis.symptoms import Symptom
 from streams.diagnosis.verdicts.flows import SHARED_KINDS, others_share
 from streams.runtime.units import NS_PER_S
@@ -51,15 +53,6 @@ def _pcie_failures(case: Case, host: str) -> list[AuditResult]:
     return [result for result in case.network.failed_checks(host) if result["category"] == AuditCategory.PCIE]
 
 
-def _audit_evidence(failures: list[AuditResult]) -> list[DiagnosisEvidence]:
-    return [
-        observation(
-            AUDIT.name, failure["host"], failure["check"], None, None, failure["text"], failure["checked_ns"]
-        )
-        for failure in failures[:4]
-    ]
-
-
 def pcie_limit(case: Case) -> Iterator[Candidate]:
     """Explain lost time by flushing, and by waiting for the GPU's data, at the ranks of one host."""
     rules, times = case.rules, case.work.times
@@ -70,33 +63,35 @@ def pcie_limit(case: Case) -> Iterator[Candidate]:
         places, own, typical = _standing_out(case, values, limit)
         if not places:
             continue
-        ranks = [case.members[at] for at in places]
-        host = ranks[0].host
-        observed = np.maximum(times.observed, 1.0)
-        lost = float((values / observed)[places].max() - np.median(values / observed))
-        if lost < rules.min_loss_share:
-            continue
-        verdict = _gpu_verdict(case, ranks[0].nic, values is times.flush)
-        failures = _pcie_failures(case, host)
-        if failures:
-            verdict = Verdict.PCIE_LIMIT
-        text = f"{host} spends {own:.0%} of its operations {name}, others {typical:.0%}"
-        yield Candidate(
-            verdict,
-            lost,
-            ranks[0].nic or host,
-            text,
-            REMEDIES[verdict].format(host),
-            subjects=list(dict.fromkeys([*(rank.nic for rank in ranks if rank.nic), host])),
-            nics=[rank.nic for rank in ranks if rank.nic],
-            ranks=[rank.number for rank in ranks],
-            evidence=[
-                observation(COLLECTIVES.name, host, "share_of_operations", own, typical, text),
-                *_audit_evidence(failures),
-            ],
-            pairs={key for key in case.traffic.pairs if host in (host_of(key[0]), host_of(key[1]))},
-            symptoms={Symptom.GPU_WAITS: True, Symptom.AUDIT_FAILED: bool(failures)},
-        )
+        share = values / np.maximum(times.observed, 1.0)
+        lost = float(share[places].max() - np.median(share))
+        if lost >= rules.min_loss_share:
+            ranks = [case.members[at] for at in places]
+            text = f"{ranks[0].host} spends {own:.0%} of its operations {name}, others {typical:.0%}"
+            evidence = observation(COLLECTIVES.name, ranks[0].host, "share_of_operations", own, typical, text)
+            yield _waiting_host(case, ranks, lost, values is times.flush, evidence)
+
+
+def _waiting_host(
+    case: Case, ranks: list[Rank], lost: float, is_flush: bool, evidence: DiagnosisEvidence
+) -> Candidate:
+    """Return a candidate about a host whose ranks wait for their GPUs, by its evidence."""
+    host, nics = ranks[0].host, [rank.nic for rank in ranks if rank.nic]
+    failures = _pcie_failures(case, host)
+    verdict = Verdict.PCIE_LIMIT if failures else _gpu_verdict(case, ranks[0].nic, is_flush)
+    return Candidate(
+        verdict,
+        lost,
+        ranks[0].nic or host,
+        evidence["text"],
+        REMEDIES[verdict].format(host),
+        subjects=list(dict.fromkeys([*nics, host])),
+        nics=nics,
+        ranks=[rank.number for rank in ranks],
+        evidence=[evidence, *audit_evidence(failures)],
+        pairs={key for key in case.traffic.pairs if host in map(host_of, key)},
+        symptoms={Symptom.GPU_WAITS: True, Symptom.AUDIT_FAILED: bool(failures)},
+    )
 
 
 def _standing_out(case: Case, values: Floats, limit: float) -> tuple[list[int], float, float]:
@@ -141,7 +136,7 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
     nic, role, touched = common_end(case, outliers)
     if not nic:
         return
-    pairs = [outlier.pair for outlier in outliers if nic in (outlier.pair.nic, outlier.pair.peer)]
+    pairs = [outlier.pair for outlier in outliers if nic in outlier.pair.key]
     normal = network_is_normal(case, pairs)
     if normal is False:
         return
@@ -165,7 +160,7 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
         REMEDIES[verdict].format(host_of(nic)),
         subjects=[nic, host_of(nic)],
         nics=[nic],
-        ranks=sorted(rank.number for rank in case.members if nic in rank.nics),
+        ranks=case.numbers_at(nic),
         evidence=[
             observation(
                 COLLECTIVES.name, worst.pair.name, "data_us", worst.value_ns / 1e3, worst.like_ns / 1e3, text
@@ -173,9 +168,9 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
             observation(
                 COLLECTIVES.name, nic, "share_of_slow_pairs", touched, None, f"part of {touched:.0%} of them"
             ),
-            *_audit_evidence(failures),
+            *audit_evidence(failures),
         ],
-        pairs={(pair.nic, pair.peer) for pair in pairs},
+        pairs=keys_of(pairs),
         symptoms={
             Symptom.PROBES_NORMAL: bool(normal),
             Symptom.AUDIT_FAILED: bool(failures),
@@ -220,20 +215,9 @@ def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
             verdict = _END_KINDS[window["kind"]]
             nic = _end_of(window, verdict)
             if nic in case.traffic.nics:
-                by_end[verdict, nic].append(
-                    observation(
-                        CONTENTION.name,
-                        window["link"],
-                        "delay_us",
-                        window["delay_ns"] / 1e3,
-                        None,
-                        window["text"],
-                        window["opened_ns"],
-                    )
-                )
-                begins[verdict, nic] = min(
-                    begins.get((verdict, nic), window["opened_ns"]), window["opened_ns"]
-                )
+                by_end[verdict, nic].append(window_evidence(window))
+                opened_ns = window["opened_ns"]
+                begins[verdict, nic] = min(begins.get((verdict, nic), opened_ns), opened_ns)
     for (verdict, nic), evidence in sorted(by_end.items()):
         if not nic:
             continue
@@ -255,15 +239,14 @@ def _limited_host(
     case: Case, verdict: Verdict, nic: str, evidence: list[DiagnosisEvidence], begin_ns: int | None
 ) -> Iterator[Candidate]:
     sender = verdict == Verdict.SLOW_SENDER
-    own = [f for f in case.traffic.flows.values() if (f["nic"] if sender else f["peer"]) == nic]
-    limited = sum(_limited_end(flow) == verdict for flow in own)
-    others = [f for f in case.traffic.flows.values() if (f["nic"] if sender else f["peer"]) != nic]
-    others_limited = sum(_limited_end(flow) == verdict for flow in others)
-    is_common = bool(others) and others_limited >= 0.5 * len(others)
-    if begin_ns is None and (is_common or limited < 0.5 * max(1, len(own))):
+    limited: tuple[list[bool], list[bool]] = [], []  # of other NICs' flows, of its own
+    for flow in case.traffic.flows.values():
+        limited[(flow["nic"] if sender else flow["peer"]) == nic].append(_limit_of(flow)[0] == verdict)
+    others, own = limited
+    is_common = bool(others) and sum(others) >= 0.5 * len(others)
+    if begin_ns is None and (is_common or sum(own) < 0.5 * max(1, len(own))):
         return
-    if begin_ns is not None:
-        begin_ns = case.job.causes.began(verdict, nic, begin_ns)
+    begin_ns = case.began(verdict, nic, begin_ns)
     loss = case.network_loss(begin_ns, case.end_ns, 0.5 * case.network_share)
     text = f"{nic} {'sends' if sender else 'receives'} slowly: {evidence[0]['text']}"
     yield Candidate(
@@ -274,18 +257,12 @@ def _limited_host(
         REMEDIES[verdict].format(host_of(nic)),
         subjects=[nic, host_of(nic)],
         nics=[nic],
-        ranks=sorted(rank.number for rank in case.members if nic in rank.nics),
+        ranks=case.numbers_at(nic),
         evidence=evidence[:8],
         since_ns=begin_ns,
         pairs={key for key in case.traffic.pairs if key[0 if sender else 1] == nic},
-        symptoms={Symptom.LIMITED_FLOWS: begin_ns is not None or limited > 0},
+        symptoms={Symptom.LIMITED_FLOWS: begin_ns is not None or any(own)},
     )
-
-
-def _limited_end(flow: Flow) -> Verdict | None:
-    """Return the end that limited a flow for most of the time in which it had data to send; None if none
-    did."""
-    return _limit_of(flow)[0]
 
 
 def _limit_of(flow: Flow) -> tuple[Verdict | None, float]:
@@ -321,38 +298,25 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
     by_counter = bool(nic) and sent[nic] >= case.rules.pause_per_s
     if not storms and not by_counter:
         return
-    begin_ns = min((storm["opened_ns"] for storm in storms), default=None)
-    evidence = [
-        observation(
-            CONTENTION.name,
-            storm["link"],
-            "delay_us",
-            storm["delay_ns"] / 1e3,
-            None,
-            storm["text"],
-            storm["opened_ns"],
-        )
-        for storm in storms[:4]
-    ]
+    evidence = [window_evidence(storm) for storm in storms[:4]]
     if by_counter:
-        evidence.append(
-            observation(
-                COLLECTIVES.name,
-                nic,
-                "pause_sent_per_s",
-                sent[nic],
-                case.rules.pause_per_s,
-                f"{nic} sends {sent[nic]:.0f} pause frames per second",
-            )
-        )
-    links = sorted({link for storm in storms for link in (storm["link"], *storm["links"])})
+        pauses, limit = sent[nic], case.rules.pause_per_s
+        counted = f"{nic} sends {pauses:.0f} pause frames per second"
+        evidence.append(observation(COLLECTIVES.name, nic, "pause_sent_per_s", pauses, limit, counted))
     root = nic if by_counter else _end_of(storms[0], Verdict.SLOW_RECEIVER) or storms[0]["link"]
-    if begin_ns is not None:
-        begin_ns = case.job.causes.began(Verdict.PAUSE_STORM, root, begin_ns)
+    yield _storm(case, root, by_counter, storms, evidence)
+
+
+def _storm(
+    case: Case, root: str, by_counter: bool, storms: list[ContentionWindow], evidence: list[DiagnosisEvidence]
+) -> Candidate:
+    links = sorted({link for storm in storms for link in (storm["link"], *storm["links"])})
+    begin_ns = min((storm["opened_ns"] for storm in storms), default=None)
+    begin_ns = case.began(Verdict.PAUSE_STORM, root, begin_ns)
     stops = by_counter and case.stuck is not None and _receives_nothing(case, root)
     loss = 1.0 if stops else case.network_loss(begin_ns, case.end_ns, 0.5 * case.network_share)
     text = f"{root} pauses the fabric: {evidence[0]['text']}"
-    yield Candidate(
+    return Candidate(
         Verdict.PAUSE_STORM,
         loss,
         root,
@@ -365,7 +329,7 @@ def pause_storm(case: Case) -> Iterator[Candidate]:
         nics=[root] if "/" in root else [],
         evidence=evidence,
         since_ns=begin_ns,
-        pairs={(p.nic, p.peer) for p in case.traffic.crossing(links)[0]},
+        pairs=keys_of(case.traffic.crossing(links)[0]),
         symptoms={
             Symptom.RECEIVES_NOTHING: stops,
             Symptom.STORM: bool(storms),
