@@ -10,19 +10,18 @@ import numpy as np
 from schemas.records import (
     CollectiveFunction,
     DiagnosisEvidence,
-    HealthKind,
-    LinkState,
     RankCondition,
     Verdict,
 )
-from schemas.topics import COLLECTIVES, LINK_HEALTH
+from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.base import Candidate, Case, listed, observation
 from streams.diagnosis.case import Stuck
 from streams.diagnosis.job.arrivals import Bools
 from streams.diagnosis.job.columns import FUNCTIONS, Op
 from streams.diagnosis.job.ranks import Rank
 from streams.diagnosis.symptoms import Symptom, Symptoms
+from streams.diagnosis.verdicts.surroundings import health_evidence, hosts_down
 from streams.runtime.units import NS_PER_MS
 
 EQUAL_BYTES: Final = tuple(
@@ -38,8 +37,7 @@ MAX_NAMED: Final = 8
 
 def ranks_text(ranks: list[Rank]) -> str:
     """Return the names of ranks as text."""
-    names = ", ".join(rank.name for rank in ranks[:MAX_NAMED])
-    return names + (f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else "")
+    return listed([rank.name for rank in ranks], MAX_NAMED)
 
 
 def operation_text(case: Case, stuck: Stuck) -> str:
@@ -76,52 +74,40 @@ def reported_states(case: Case, states: tuple[RankCondition, ...]) -> list[tuple
     for (communicator, number), (_, condition, text) in sorted(newest.items()):
         rank = case.ranks.of(by_id.get(communicator, 0), number)
         if rank is not None and condition in states:
-            reported.append(
-                (rank, f"NCCL reports {condition}: {text}" if text else f"NCCL reports {condition}")
-            )
+            reported.append((rank, f"NCCL reports {condition}" + (f": {text}" if text else "")))
     return reported
 
 
 def dead_rank(case: Case) -> Iterator[Candidate]:
     """Explain an operation that does not end: a process or host has died."""
     stuck = case.stuck
-    reported = dict(reported_states(case, (RankCondition.DEAD, RankCondition.ABORTED, RankCondition.ERROR)))
     if stuck is None:
         return
-    ended = [rank for rank in (*stuck.began, *stuck.missing) if rank.ended]
-    hosts = {rank.host for rank in stuck.missing if not rank.reported}
-    down = [
-        episode
-        for episode in case.network.episodes(hosts, case.begin_ns, case.end_ns)
-        if episode.record["kind"] == HealthKind.HOST and episode.record["state"] == LinkState.DOWN
-    ]
-    lost = {episode.record["subject"] for episode in down}
-    dead = {*ended, *reported, *(rank for rank in stuck.missing if rank.host in lost)}
+    reported = dict(reported_states(case, (RankCondition.DEAD, RankCondition.ABORTED, RankCondition.ERROR)))
+    down = hosts_down(case, {rank.host for rank in stuck.missing if not rank.reported})
+    dead = {*_ended(stuck, [episode.record["subject"] for episode in down]), *reported}
     if not dead:
         return
     first, later = _first_deaths(dead)
-    evidence = [stuck_evidence(case, stuck)]
-    evidence += [
-        observation(COLLECTIVES.name, rank.name, "state", None, None, text) for rank, text in reported.items()
-    ]
-    evidence += [
-        observation(
-            LINK_HEALTH.name,
-            episode.record["subject"],
-            "state",
-            None,
-            None,
-            episode.record["text"],
-            episode.begin_ns,
-        )
-        for episode in down
-    ]
-    cause = "its host is down" if lost else "its process has ended"
+    cause = "its host is down" if down else "its process has ended"
     text = f"{operation_text(case, stuck)}: {ranks_text(first)} died in mid-operation, {cause}"
     if later:
-        gap_ns = min(rank.ended_ns or 0 for rank in later) - min(rank.ended_ns or 0 for rank in first)
+        gap_ns = (later[0].ended_ns or 0) - min(rank.ended_ns or 0 for rank in first)
         text += f"; {len(later)} more ended, from {delay_text(gap_ns)} later on"
+    evidence = [stuck_evidence(case, stuck), *state_evidence(reported), *map(health_evidence, down)]
     yield stop(Verdict.DEAD_RANK, first, text, "restart the job from its last checkpoint", evidence)
+
+
+def _ended(stuck: Stuck, hosts_lost: list[str]) -> Iterator[Rank]:
+    yield from (rank for rank in (*stuck.began, *stuck.missing) if rank.ended)
+    yield from (rank for rank in stuck.missing if rank.host in hosts_lost)
+
+
+def state_evidence(states: dict[Rank, str]) -> list[DiagnosisEvidence]:
+    """Return the states that NCCL reports of ranks as evidence."""
+    return [
+        observation(COLLECTIVES.name, rank.name, "state", None, None, text) for rank, text in states.items()
+    ]
 
 
 def _first_deaths(dead: set[Rank]) -> tuple[list[Rank], list[Rank]]:
@@ -130,15 +116,13 @@ def _first_deaths(dead: set[Rank]) -> tuple[list[Rank], list[Rank]]:
     A rank whose end is not known (its host is down, NCCL reports it) is among the first.
     """
     ordered = sorted(dead, key=lambda rank: (rank.ended_ns or 0, rank.number))
-    first_ns = min((rank.ended_ns for rank in ordered if rank.ended_ns is not None), default=None)
     unknown = [rank for rank in ordered if rank.ended_ns is None]
-    if first_ns is None:
-        return ordered, []
     known = [rank for rank in ordered if rank.ended_ns is not None]
     if unknown:
         return unknown, known
-    together = [rank for rank in known if (rank.ended_ns or 0) - first_ns <= TOGETHER_NS]
-    return sorted(together, key=lambda rank: rank.number), [rank for rank in known if rank not in together]
+    limit_ns = (known[0].ended_ns or 0) + TOGETHER_NS
+    together = [rank for rank in known if (rank.ended_ns or 0) <= limit_ns]
+    return sorted(together, key=lambda rank: rank.number), known[len(together) :]
 
 
 def program_mismatch(case: Case) -> Iterator[Candidate]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from schemas.records import CollectiveFunction, DiagnosisEvidence, HealthKind, LinkState, RankState, Verdict
+from schemas.records import CollectiveFunction, DiagnosisEvidence, RankState, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.base import Candidate, Case, listed, observation
 from streams.diagnosis.job.ras_history import RasWait
 from streams.diagnosis.symptoms import Symptom
-from streams.diagnosis.verdicts.surroundings import surroundings
+from streams.diagnosis.verdicts.surroundings import hosts_down, surroundings
 from streams.runtime.units import NS_PER_S
 
 MAX_NAMED: Final = 4
@@ -120,23 +120,20 @@ def _host_of(case: Case, state: RankState) -> str:
 
 def _lost_hosts(case: Case, states: Iterable[RankState]) -> set[str]:
     hosts = {_host_of(case, state) for state in states} - {""}
-    return {
-        episode.record["subject"]
-        for episode in case.network.episodes(hosts, case.begin_ns, case.end_ns)
-        if episode.record["kind"] == HealthKind.HOST and episode.record["state"] == LinkState.DOWN
-    }
+    return {episode.record["subject"] for episode in hosts_down(case, hosts)}
+
+
+def _name(case: Case, state: RankState) -> str:
+    host = _host_of(case, state)
+    return f"rank {state['rank']}" + (f" on {host}" if host else "")
 
 
 def _names(case: Case, states: list[RankState]) -> str:
-    named = ", ".join(
-        f"rank {state['rank']}" + (f" on {host}" if (host := _host_of(case, state)) else "")
-        for state in states[:MAX_NAMED]
-    )
-    return named + (f" and {len(states) - MAX_NAMED} more" if len(states) > MAX_NAMED else "")
+    return listed([_name(case, state) for state in states], MAX_NAMED)
 
 
 def _states_text(case: Case, states: list[RankState]) -> str:
-    texts = [f"{_names(case, [state])} {state['text']}" for state in states[:2]]
+    texts = [f"{_name(case, state)} {state['text']}" for state in states[:2]]
     return "; ".join(texts) or "each rank is behind another one"
 
 
@@ -159,6 +156,5 @@ def _process_text(state: RankState) -> str:
 
 
 def _progress_text(wait: RasWait) -> str:
-    names = ", ".join(one["communicator"] for one in wait.communicators[:2])
-    more = f" and {len(wait.communicators) - 2} more" if len(wait.communicators) > 2 else ""
-    return f"communicator {names}{more} launched nothing for {delay_text(wait.at_ns - wait.since_ns)}"
+    names = listed([one["communicator"] for one in wait.communicators], 2)
+    return f"communicator {names} launched nothing for {delay_text(wait.at_ns - wait.since_ns)}"

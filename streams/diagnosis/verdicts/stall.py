@@ -21,6 +21,7 @@ from streams.diagnosis.verdicts.progress import (
     operation_text,
     ranks_text,
     reported_states,
+    state_evidence,
     stop,
     stuck_evidence,
 )
@@ -43,10 +44,8 @@ def hang(case: Case) -> Iterator[Candidate]:
     if stuck is None or not stuck.hangs or (stuck.is_circle and stuck.is_collective):
         return
     unresponsive = dict(reported_states(case, (RankCondition.UNRESPONSIVE, RankCondition.MISSING)))
-    late = [rank for rank in stuck.missing if not rank.ended]
-    late = late or [rank for rank in unresponsive if rank not in stuck.began]
-    evidence = [stuck_evidence(case, stuck), *_states(unresponsive), *_activities(case, late)]
-    evidence += surroundings(case, [rank.host for rank in late])
+    late = _late(stuck) or [rank for rank in unresponsive if rank not in stuck.began]
+    evidence = _evidence(case, stuck, late, unresponsive)
     if late:
         yield _late_hang(case, stuck, late, evidence)
     elif stuck.absent:
@@ -56,6 +55,17 @@ def hang(case: Case) -> Iterator[Candidate]:
         candidate = stop(Verdict.HANG, [], text, "check the links and NICs of its ranks", evidence)
         candidate.ranks = [rank.number for rank in stuck.began[:64]]
         yield candidate
+
+
+def _late(stuck: Stuck) -> list[Rank]:
+    return [rank for rank in stuck.missing if not rank.ended]
+
+
+def _evidence(
+    case: Case, stuck: Stuck, late: list[Rank], unresponsive: dict[Rank, str]
+) -> list[DiagnosisEvidence]:
+    evidence = [stuck_evidence(case, stuck), *state_evidence(unresponsive), *_activities(case, late)]
+    return evidence + surroundings(case, [rank.host for rank in late])
 
 
 def _late_hang(case: Case, stuck: Stuck, late: list[Rank], evidence: list[DiagnosisEvidence]) -> Candidate:
@@ -93,18 +103,10 @@ def stall_candidate(case: Case) -> Candidate | None:
     stuck = case.stuck
     if stuck is None or not stuck.stalls:
         return None
-    late = [rank for rank in stuck.missing if not rank.ended]
-    evidence = [stuck_evidence(case, stuck), *_activities(case, late)]
-    evidence += surroundings(case, [rank.host for rank in late])
-    text = _late_text(case, stuck, late)
-    candidate = stop(
-        Verdict.STALLED,
-        late,
-        text,
-        _decided_by(case, stuck, late),
-        evidence,
-        _doubts(case, stuck, late),
-    )
+    late = _late(stuck)
+    text, remedy = _late_text(case, stuck, late), _decided_by(case, stuck, late)
+    evidence = _evidence(case, stuck, late, {})
+    candidate = stop(Verdict.STALLED, late, text, remedy, evidence, _doubts(case, stuck, late))
     if not late:
         candidate.ranks = stuck.absent[:64]
     if not late or stuck.is_circle:
@@ -122,17 +124,18 @@ def _late_text(case: Case, stuck: Stuck, late: list[Rank]) -> str:
     if not late:
         return f"{text}: its ranks wait for data, or for a rank that is not known"
     if stuck.is_circle:
-        others = [rank for rank in stuck.began if rank not in late]
-        if not others:
-            return f"{text}: {ranks_text(late)} wait for each other"
-        return f"{text}: {ranks_text(late)} and {ranks_text(others)} wait for each other"
+        sides = filter(None, (late, [rank for rank in stuck.began if rank not in late]))
+        return f"{text}: {' and '.join(map(ranks_text, sides))} wait for each other"
     is_inside = any(rank in stuck.began for rank in late)
     text += f": {ranks_text(late)} {'is in it' if is_inside else 'did not begin it'}"
+    return "; ".join(filter(None, [text, *_activity_texts(case, late)]))
+
+
+def _activity_texts(case: Case, late: list[Rank]) -> list[str]:
     silent = [rank for rank in late if _is_silent(case, rank)]
     if silent:
-        return f"{text}; {ranks_text(silent)} reports nothing"
-    activities = dict.fromkeys(activity_text(rank) for rank in late[:2])
-    return "; ".join(filter(None, [text, *activities]))
+        return [f"{ranks_text(silent)} reports nothing"]
+    return list(dict.fromkeys(activity_text(rank) for rank in late[:2]))
 
 
 def activity_text(rank: Rank) -> str:
@@ -158,12 +161,6 @@ def _activities(case: Case, ranks: list[Rank]) -> list[DiagnosisEvidence]:
         )
         for rank in ranks[:8]
         if rank.activity is not None
-    ]
-
-
-def _states(states: dict[Rank, str]) -> list[DiagnosisEvidence]:
-    return [
-        observation(COLLECTIVES.name, rank.name, "state", None, None, text) for rank, text in states.items()
     ]
 
 

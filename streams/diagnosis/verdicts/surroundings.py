@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from schemas.ids import host_of
-from schemas.records import AlertKind, AuditCategory, DiagnosisEvidence
+from schemas.records import AlertKind, AuditCategory, DiagnosisEvidence, HealthKind, LinkState
 from schemas.topics import ALERTS, AUDIT, LINK_HEALTH
 from streams.diagnosis.base import Case, observation
+from streams.diagnosis.network.view import Episode
 
 MAX_EVIDENCE: Final = 8
 _JOB_ALERTS: Final = (AlertKind.JOB_HANG, AlertKind.JOB_SLOW, AlertKind.JOB_STRAGGLER)
@@ -24,10 +25,7 @@ def surroundings(case: Case, hosts: Iterable[str]) -> list[DiagnosisEvidence]:
 def _of_host(case: Case, host: str) -> Iterator[DiagnosisEvidence]:
     nics = sorted(nic for nic in case.network.inventory if host_of(nic) == host)
     for episode in case.network.episodes((host, *nics), case.begin_ns, case.end_ns):
-        record = episode.record
-        yield observation(
-            LINK_HEALTH.name, record["subject"], "state", None, None, record["text"], episode.begin_ns
-        )
+        yield health_evidence(episode)
     names = {host, *nics}
     for alert in case.network.alerts(case.begin_ns, case.end_ns):
         if alert["subject"] in names and alert["kind"] not in _JOB_ALERTS:
@@ -37,3 +35,18 @@ def _of_host(case: Case, host: str) -> Iterator[DiagnosisEvidence]:
     for result in case.network.failed_checks(host):
         if result["category"] in _OF_HARDWARE:
             yield observation(AUDIT.name, host, "check", None, None, f"{result['check']}: {result['text']}")
+
+
+def health_evidence(episode: Episode) -> DiagnosisEvidence:
+    """Return a health state as evidence."""
+    subject, text = episode.record["subject"], episode.record["text"]
+    return observation(LINK_HEALTH.name, subject, "state", None, None, text, episode.begin_ns)
+
+
+def hosts_down(case: Case, hosts: Iterable[str]) -> list[Episode]:
+    """Return the times in the interval in which hosts were down."""
+    return [
+        episode
+        for episode in case.network.episodes(hosts, case.begin_ns, case.end_ns)
+        if episode.record["kind"] == HealthKind.HOST and episode.record["state"] == LinkState.DOWN
+    ]
