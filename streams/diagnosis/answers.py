@@ -97,15 +97,19 @@ class Answers:
             return True
         if stopped is not None and stopped == self.stopped and best.verdict not in CERTAIN:
             return True
-        if best.decisive or answer.verdict in (Verdict.HEALTHY, Verdict.STALLED) or _refines(best, answer):
-            return False
-        if answer.verdict == Verdict.UNKNOWN and best.verdict != Verdict.HEALTHY:
+        if _replaces_at_once(best, answer):
             return False
         rival = _key(best) if same is not None or best.verdict in WITHOUT_CAUSE else ANY_CAUSE
         if self._next != rival:
             self._next, self._next_since_ns = rival, end_ns
         needed_ns = GAP_NS if best.verdict == Verdict.UNKNOWN else SETTLE_NS
         return end_ns - self._next_since_ns < needed_ns
+
+
+def _replaces_at_once(best: Candidate, answer: Candidate) -> bool:
+    is_cause = answer.verdict == Verdict.UNKNOWN and best.verdict != Verdict.HEALTHY
+    had_none = is_cause or answer.verdict in (Verdict.HEALTHY, Verdict.STALLED)
+    return best.decisive or had_none or _refines(best, answer)
 
 
 def _refines(best: Candidate, answer: Candidate) -> bool:

@@ -144,22 +144,12 @@ def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
     missing = missing_evidence(case)
     candidates = [candidate for explanation in EXPLANATIONS for candidate in explanation(case)]
     ranked = _ranked(case, candidates)
+    verdicts = [candidate for candidate in ranked if _is_verdict(case, candidate)]
     case.causes = [
-        (
-            candidate.verdict,
-            candidate.subject,
-            case.begin_ns if candidate.since_ns is None else candidate.since_ns,
-        )
-        for candidate in ranked
-        if _is_verdict(case, candidate)
+        (cause.verdict, cause.subject, case.begin_ns if cause.since_ns is None else cause.since_ns)
+        for cause in verdicts
     ]
-    best = next((candidate for candidate in ranked if _is_verdict(case, candidate)), None)
-    if best is None or (settles and not case.job.answers.is_lasting(best, case.ratio, case.end_ns)):
-        best = without_cause(case, missing, ranked)
-    if settles:
-        key = _longest_wait(case)[:2]
-        stopped = key if any(key) else None
-        best = case.job.answers.settle(best, ranked, stopped, case.end_ns)
+    best = _best(case, ranked, verdicts, missing, settles)
     others = [
         candidate
         for candidate in ranked
@@ -170,6 +160,19 @@ def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
     if last is not None and (last.verdict, last.subject) == (best.verdict, best.subject):
         diagnosis["since_ns"] = min(last.since_ns, case.begin_ns)
     return diagnosis
+
+
+def _best(
+    case: Case, ranked: list[Candidate], verdicts: list[Candidate], missing: list[str], settles: bool
+) -> Candidate:
+    """Return the answer: the most probable of `verdicts`, or one about a job without a cause."""
+    best, answers = next(iter(verdicts), None), case.job.answers
+    if best is None or (settles and not answers.is_lasting(best, case.ratio, case.end_ns)):
+        best = without_cause(case, missing, ranked)
+    if not settles:
+        return best
+    stopped = _longest_wait(case)[:2]
+    return answers.settle(best, ranked, stopped if any(stopped) else None, case.end_ns)
 
 
 def _ranked(case: Case, candidates: list[Candidate]) -> list[Candidate]:

@@ -46,10 +46,7 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
     goes_on = progress_text(case)
     if goes_on:
         return Candidate(Verdict.HEALTHY, 0.0, "", goes_on, "")
-    total = case.ranks.total or len(case.members)
-    reported_share = len(case.ranks.reported) / max(1, total)
-    has_work = bool(len(case.work.rows) or len(case.columns.summaries))
-    enough = reported_share >= case.rules.seen_share and has_work
+    enough = _has_enough(case)
     if enough and not case.is_slow:
         text = "nothing is wrong with the network, and no rank is late" + _recent_stall_text(case)
         symptoms: Symptoms = {
@@ -64,6 +61,14 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
             symptoms = {Symptom.BASELINE: True, Symptom.PROGRAM: True}
             return Candidate(Verdict.HEALTHY, 0.0, "", text, remedy, symptoms=symptoms)
     return _unknown(case, missing)
+
+
+def _has_enough(case: Case) -> bool:
+    """Return whether enough ranks report operations for an answer."""
+    total = case.ranks.total or len(case.members)
+    reported_share = len(case.ranks.reported) / max(1, total)
+    has_work = bool(len(case.work.rows) or len(case.columns.summaries))
+    return reported_share >= case.rules.seen_share and has_work
 
 
 def nearly(share: float, min_share: float) -> float:

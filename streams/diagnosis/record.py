@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from schemas.records import Alternative, ClockSync, Diagnosis, JobFlow, RankTime, Verdict
 from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case
+from streams.diagnosis.base import Candidate, Case, listed
 from streams.diagnosis.job.ranks import Rank
 from streams.diagnosis.model import fitted_weights
 
@@ -19,71 +20,76 @@ MAX_PROBED: Final = 256
 MAX_NAMED: Final = 4
 MAX_LINKS: Final = 64
 _LIMIT_NS: Final = 10**18
-
-
-def _names(ranks: list[Rank]) -> str:
-    named = ", ".join(rank.name for rank in ranks[:MAX_NAMED])
-    return named + (f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else "")
+_LOSSES: Final = {
+    "dropped": "{count} events were dropped by full rings of {names}",
+    "invalid": "{count} events of {names} were refused",
+    "ignored": "the profilers of {names} ignored {count} calls that fit no earlier one",
+}
+"""Text about each count of a rank's lost events, by the field of `Rank`."""
 
 
 def missing_evidence(case: Case) -> list[str]:
     """Return the evidence that an evaluation lacks, one line each, the most important first."""
+    lines = [*case.ranks.conflicts[:MAX_NAMED], *_missing_ranks(case), *_missing_events(case)]
+    if case.job.forgotten:
+        lines.append(f"{case.job.forgotten} operations were forgotten, because the job publishes too many")
+    if case.members:
+        lines += [*_missing_network(case), *_missing_times(case)]
+    return lines
+
+
+def _names(ranks: list[Rank]) -> str:
+    return listed([rank.name for rank in ranks], MAX_NAMED)
+
+
+def _missing_ranks(case: Case) -> Iterator[str]:
     members, total = case.members, case.ranks.total
-    silent = [rank for rank in members if not rank.reported and not rank.ended]
-    unsynced = [rank for rank in members if rank.reported and not rank.synced]
-    late = [rank for rank in members if rank.late_ns]
-    dropped = [rank for rank in members if rank.dropped]
-    invalid = [rank for rank in members if rank.invalid]
-    ignored = [rank for rank in members if rank.ignored]
-    lines = list(case.ranks.conflicts[:MAX_NAMED])
     if not members:
         is_reported = bool(case.job.ras.reports)
         line = "no profiler in the job: RAS services report counts of operations, and no times"
-        lines.append(line if is_reported else "no rank of the job reports")
+        yield line if is_reported else "no rank of the job reports"
+    silent = [rank for rank in members if not rank.reported and not rank.ended]
     if silent:
-        lines.append(f"{_names(silent)} reports nothing in the interval")
+        yield f"{_names(silent)} reports nothing in the interval"
     if total > len(members):
-        lines.append(f"{total - len(members)} of {total} ranks are not known")
+        yield f"{total - len(members)} of {total} ranks are not known"
+    unsynced = [rank for rank in members if rank.reported and not rank.synced]
     if unsynced:
-        lines.append(f"clocks UNSYNCED: arrivals of {_names(unsynced)} cannot be compared")
-    if late:
-        worst = max(late, key=lambda rank: (rank.late_ns, -rank.number))
-        lines.append(f"records of {worst.name} came {worst.late_ns / 1e9:.0f} s late")
-    if dropped:
-        count = sum(rank.dropped for rank in dropped)
-        lines.append(f"{count} events were dropped by full rings of {_names(dropped)}")
-    if invalid:
-        lines.append(f"{sum(rank.invalid for rank in invalid)} events of {_names(invalid)} were refused")
-    if ignored:
-        count = sum(rank.ignored for rank in ignored)
-        lines.append(f"the profilers of {_names(ignored)} ignored {count} calls that fit no earlier one")
-    if case.job.forgotten:
-        lines.append(f"{case.job.forgotten} operations were forgotten, because the job publishes too many")
-    return lines + _missing_network(case)
+        yield f"clocks UNSYNCED: arrivals of {_names(unsynced)} cannot be compared"
 
 
-def _missing_network(case: Case) -> list[str]:
-    lines = []
-    if members := case.members:
-        if not case.traffic.nics:
-            lines.append("NICs of the ranks are not known")
-        elif not case.traffic.flows:
-            lines.append("no flow of the job is reported")
-        pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:MAX_PROBED]]
-        if pairs and not any(case.probes(pair) for pair in pairs):
-            newest_ns = case.network.probed.newest_ns(case.traffic.nics)
-            line = "no delays of probes between the job's NICs"
-            if newest_ns is not None and newest_ns <= case.begin_ns:
-                line += f": they come {(case.end_ns - newest_ns) / 1e9:.0f} s late"
-            lines.append(line)
-        states = {case.network.clock_of(nic) for nic in case.traffic.nics}
-        if ClockSync.UNSYNCED in states and all(rank.synced for rank in members):
-            lines.append("clocks of some NICs are UNSYNCED: one-way delays there are not used")
-        if case.iteration_ns is None and case.work.pace_ns is None:
-            lines.append("no iterations found")
-        elif case.ratio is None:
-            lines.append("no baseline of the job is known yet")
-    return lines
+def _missing_events(case: Case) -> Iterator[str]:
+    worst = max(case.members, key=lambda rank: (rank.late_ns, -rank.number), default=None)
+    if worst is not None and worst.late_ns:
+        yield f"records of {worst.name} came {worst.late_ns / 1e9:.0f} s late"
+    for name, text in _LOSSES.items():
+        ranks = [rank for rank in case.members if getattr(rank, name)]
+        if ranks:
+            yield text.format(names=_names(ranks), count=sum(getattr(rank, name) for rank in ranks))
+
+
+def _missing_network(case: Case) -> Iterator[str]:
+    if not case.traffic.nics:
+        yield "NICs of the ranks are not known"
+    elif not case.traffic.flows:
+        yield "no flow of the job is reported"
+    pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:MAX_PROBED]]
+    if pairs and not any(case.probes(pair) for pair in pairs):
+        newest_ns = case.network.probed.newest_ns(case.traffic.nics)
+        line = "no delays of probes between the job's NICs"
+        if newest_ns is not None and newest_ns <= case.begin_ns:
+            line += f": they come {(case.end_ns - newest_ns) / 1e9:.0f} s late"
+        yield line
+
+
+def _missing_times(case: Case) -> Iterator[str]:
+    states = {case.network.clock_of(nic) for nic in case.traffic.nics}
+    if ClockSync.UNSYNCED in states and all(rank.synced for rank in case.members):
+        yield "clocks of some NICs are UNSYNCED: one-way delays there are not used"
+    if case.iteration_ns is None and case.work.pace_ns is None:
+        yield "no iterations found"
+    elif case.ratio is None:
+        yield "no baseline of the job is known yet"
 
 
 def make_record(case: Case, best: Candidate, others: list[Candidate], missing: list[str]) -> Diagnosis:
@@ -196,7 +202,7 @@ def _time_splits(case: Case) -> list[RankTime]:
 
 def _flows(case: Case) -> list[JobFlow]:
     """Return the job's traffic by pair; the slowest and heaviest pairs come first."""
-    slow = {(outlier.pair.nic, outlier.pair.peer) for outlier in case.outliers}
+    slow = {outlier.pair.key for outlier in case.outliers}
     ordered = sorted(
         case.traffic.pairs.items(),
         key=lambda item: (item[0] not in slow, -(item[1].rate_bps or item[1].bytes), item[0]),
@@ -204,7 +210,6 @@ def _flows(case: Case) -> list[JobFlow]:
     flows: list[JobFlow] = []
     for at, ((nic, peer), pair) in enumerate(ordered[:MAX_LISTED]):
         probes = case.probes(pair) if at < MAX_PROBED else None
-        links = {link for flow in pair.flows for link in case.traffic.routes.get(flow["flow_id"], ())}
         p50_ns = probes.p50_ns if probes is not None else None
         flows.append(
             {
@@ -214,7 +219,7 @@ def _flows(case: Case) -> list[JobFlow]:
                 "rate_bps": min(pair.rate_bps, 1e15),
                 "delay_ns": None if p50_ns is None else _whole(p50_ns),
                 "data_ns": None if pair.data_ns is None else _whole(pair.data_ns),
-                "links": sorted(links)[:MAX_LINKS],
+                "links": sorted(case.traffic.links_of(pair.flows))[:MAX_LINKS],
             }
         )
     return flows

@@ -113,7 +113,7 @@ def ranks_of(job: JobView, begin_ns: int, end_ns: int) -> Ranks:
         for rank, claims in ranks.items():
             replaced |= _losers(result, communicator, rank, claims, begin_ns)
     main = min(owners, key=lambda c: (-sizes[c], -len(owners[c]), c), default=None)
-    result.total = sizes[main] if main is not None else 0
+    result.total = max(sizes.values(), default=0)
     lag_ns = _median([process.newest.append_ns - process.newest.end_ns for process in job.processes.values()])
     living = [process for _, process in sorted(job.processes.items()) if process.key not in replaced]
     _number(result, living, main, (begin_ns, end_ns), lag_ns)

@@ -57,10 +57,7 @@ def find_stuck(case: Case) -> Stuck | None:
     waits = [*_collectives(case), *_messages(case)]
     if not waits:
         return None
-    by_process: dict[int, list[_Wait]] = {}
-    for wait in waits:
-        for process in wait.rows:
-            by_process.setdefault(process, []).append(wait)
+    by_process = _by_process(waits)
     first = min(waits, key=lambda wait: (_begin(case, wait), not wait.is_collective, min(wait.rows)))
     reached = _reach(first, by_process)
     roots = _halted(case, reached)
@@ -71,6 +68,18 @@ def find_stuck(case: Case) -> Stuck | None:
     whole = next((wait for wait in reached if not wait.targets), None)
     if whole is not None:
         return _stuck(case, whole, set(), by_process)
+    return _circle(case, reached, by_process)
+
+
+def _by_process(waits: Iterable[_Wait]) -> dict[int, list[_Wait]]:
+    by_process: dict[int, list[_Wait]] = {}
+    for wait in waits:
+        for process in wait.rows:
+            by_process.setdefault(process, []).append(wait)
+    return by_process
+
+
+def _circle(case: Case, reached: list[_Wait], by_process: dict[int, list[_Wait]]) -> Stuck:
     cycle = min((_reach(wait, by_process) for wait in reached[:MAX_WAITS]), key=len)
     stuck = _stuck(case, cycle[0], _ahead(case, cycle) or _members(cycle), by_process, is_circle=True)
     stuck.is_collective = all(wait.is_collective for wait in cycle)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -261,7 +262,7 @@ class JobView:
             _stack([b.transfers for b in batches], len(Transfer)),
             _stack([b.summaries for b in batches], len(Sum)),
             _stack([b.queue_pairs for b in batches], len(Pair)),
-            [counter for b in batches for counter in b.counters],
+            list(chain.from_iterable(b.counters for b in batches)),
             [(b.end_ns, state) for b in batches for state in b.ranks],
         )
 

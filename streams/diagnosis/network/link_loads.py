@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import lru_cache
+from itertools import chain
 from statistics import fmean
 from typing import Final
 
@@ -35,17 +36,14 @@ def link_loads(case: Case) -> list[LinkLoad]:
         routes = list(case.network.routes.of_pair(pair.nic, pair.peer)) if is_few else []
         own = [flow for flow in pair.flows if not is_named or flow["job"] == job]
         for flow in own:
-            links = traffic.routes.get(flow["flow_id"], ())
-            ends = _ends_of(links)
-            if ends:
-                flows += 1
-                for place, link in ends:
-                    available[place].add(link)
-                    rates[place][link] += max(flow["rate_bps"], 1.0)
-                    pairs[link] += 1 / len(own)
-        for links in routes:
-            for place, link in _ends_of(links):
+            ends = _ends_of(traffic.routes.get(flow["flow_id"], ()))
+            flows += bool(ends)
+            for place, link in ends:
                 available[place].add(link)
+                rates[place][link] += max(flow["rate_bps"], 1.0)
+                pairs[link] += 1 / len(own)
+        for place, link in chain.from_iterable(map(_ends_of, routes)):
+            available[place].add(link)
     loads: list[LinkLoad] = []
     for place, rate_by_link in rates.items():
         count = len(available[place])

@@ -11,6 +11,7 @@ that do not cross a link serve as its control:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -166,9 +167,15 @@ def _rows_of(network: NetworkView, nics: set[str], begin_ns: int, end_ns: int) -
     queued = rtt_p99 - smallest[at]
     low, high = np.percentile(queued, (LOW, HIGH))
     calm = queued <= max(FULL_SHARE * high, LOW_TIMES * low)
+    rows = _elements(routes, index)
+    return _Rows(list(index), rows, edges, route[calm].astype(np.int32), begins[calm], lost[calm], sent[calm])
+
+
+def _elements(routes: Collection[tuple[str, str, Links, Links]], index: dict[str, int]) -> Int32s:
+    """Return the NICs and links of each route, by their numbers; `index` gets a number for each new one."""
     width = max(len(out) + len(back) for _, _, out, back in routes) + 2
     rows = np.full((len(routes), width), NOTHING, np.int32)
-    for (nic, peer, out, back), number in routes.items():
+    for row, (nic, peer, out, back) in zip(rows, routes, strict=True):
         elements = dict.fromkeys((nic, peer, *out, *back))
-        rows[number, : len(elements)] = [index.setdefault(element, len(index)) for element in elements]
-    return _Rows(list(index), rows, edges, route[calm].astype(np.int32), begins[calm], lost[calm], sent[calm])
+        row[: len(elements)] = [index.setdefault(element, len(index)) for element in elements]
+    return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from statistics import median
 from typing import Final
 
@@ -15,6 +14,8 @@ SIZE_TIMES: Final = 2.0
 """Factor between the sizes of chunks from which on pairs are compared by time per byte."""
 CONCENTRATED: Final = 0.7
 """Share of the slow pairs, and of an end's pairs, from which on that end counts as their common cause."""
+ROLES: Final = ("sender", "receiver")
+"""Roles of the NICs of a pair, in their order."""
 QUIET_US: Final = 10.0
 """Queueing delay up to which a path counts as normal, us."""
 
@@ -63,12 +64,7 @@ def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
 
     Ring neighbours exchange large chunks of a collective, other pairs only small messages.
     """
-    means: dict[int, list[float]] = {}
-    for pair in pairs:
-        for size, (count, total_ns) in pair.sizes.items():
-            means.setdefault(size, []).append(total_ns / count)
-    ns_by_size = {size: median(values) for size, values in means.items() if len(values) > MIN_LIKE}
-    ns_by_size = {size: ns for size, ns in ns_by_size.items() if ns > 0}
+    ns_by_size = _median_by_size(pairs)
     times: list[tuple[NicPair, float, float]] = []
     for pair in pairs:
         comparable = [
@@ -79,6 +75,16 @@ def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
             expected = sum(count * ns_by_size[size] for size, count, _ in comparable)
             times.append((pair, sum(total_ns for *_, total_ns in comparable) / number, expected / number))
     return times
+
+
+def _median_by_size(pairs: list[NicPair]) -> dict[int, float]:
+    """Return the median time of the sizes that enough pairs have, ns."""
+    means: dict[int, list[float]] = {}
+    for pair in pairs:
+        for size, (count, total_ns) in pair.sizes.items():
+            means.setdefault(size, []).append(total_ns / count)
+    medians = {size: median(values) for size, values in means.items() if len(values) > MIN_LIKE}
+    return {size: ns for size, ns in medians.items() if ns > 0}
 
 
 def _against_before(case: Case) -> list[Outlier]:
@@ -104,26 +110,25 @@ def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
     """
     if len(outliers) < 2:
         return "", "", 0.0
-    measured = case.traffic.measured
-    slow = {(outlier.pair.nic, outlier.pair.peer) for outlier in outliers}
-    roles = {
-        "sender": (Counter(pair.nic for pair in measured), Counter(nic for nic, _ in slow)),
-        "receiver": (Counter(pair.peer for pair in measured), Counter(peer for _, peer in slow)),
-    }
+    slow = {outlier.pair.key for outlier in outliers}
     best = ("", "", 0.0)
     for nic in sorted({name for pair in slow for name in pair}):
-        counts = {role: (every[nic], few[nic]) for role, (every, few) in roles.items()}
         touched = sum(nic in pair for pair in slow) / len(slow)
-        shares = {role: few / every if every else 0.0 for role, (every, few) in counts.items()}
-        if touched < CONCENTRATED:
-            continue
-        both = min(few for _, few in counts.values()) > 0 and min(shares.values()) >= CONCENTRATED
-        role = "both" if both else max(shares, key=lambda name: (counts[name][1], name))
-        share = min(shares.values()) if both else shares[role]
-        single = not both and counts[role][1] < 2
-        if share >= CONCENTRATED and not single and (touched, both) > (best[2], best[1] == "both"):
+        role = _role(case.traffic.measured, slow, nic) if touched >= CONCENTRATED else ""
+        if role and (touched, role == "both") > (best[2], best[1] == "both"):
             best = (nic, role, touched)
     return best
+
+
+def _role(measured: list[NicPair], slow: set[tuple[str, str]], nic: str) -> str:
+    """Return the role in which nearly all of a NIC's pairs are slow; empty if there is none."""
+    counts = {role: sum(key[at] == nic for key in slow) for at, role in enumerate(ROLES)}
+    totals = {role: sum(pair.key[at] == nic for pair in measured) for at, role in enumerate(ROLES)}
+    shares = {role: count / max(1, totals[role]) for role, count in counts.items()}
+    if min(counts.values()) > 0 and min(shares.values()) >= CONCENTRATED:
+        return "both"
+    role = max(shares, key=lambda name: (counts[name], name))
+    return role if shares[role] >= CONCENTRATED and counts[role] >= 2 else ""
 
 
 def network_is_normal(case: Case, pairs: list[NicPair]) -> bool | None:

@@ -194,15 +194,13 @@ class NetworkView:
         """Add a host's report of its flows; a full report replaces all earlier ones."""
         flows, at_ns = self._flows[record["host"]], record["system_ns"]
         if record["whole"]:
-            listed = {row["flow_id"] for row in record["flows"]}
-            for name in [n for n, (seen_ns, _) in flows.items() if n not in listed and seen_ns <= at_ns]:
-                del flows[name]
+            _drop_unlisted(flows, {row["flow_id"] for row in record["flows"]}, at_ns)
         for flow in record["flows"]:
-            before = flows.get(flow["flow_id"])
-            if before is not None and before[0] > at_ns:
+            seen_ns, former = flows.get(flow["flow_id"], (at_ns, None))
+            if seen_ns > at_ns:
                 continue
-            if before is not None and before[1]["links"] and not flow["links"]:
-                flow = {**flow, "links": before[1]["links"]}
+            if former is not None and former["links"] and not flow["links"]:
+                flow = {**flow, "links": former["links"]}
             if flow["state"] == FlowState.CLOSED:
                 flows.pop(flow["flow_id"], None)
             else:
@@ -451,6 +449,12 @@ def _keep(records: OrderedDict[T, R], key: T, record: R) -> None:
     records.move_to_end(key)
     if len(records) > MAX_RECORDS:
         records.popitem(last=False)
+
+
+def _drop_unlisted(flows: dict[str, tuple[int, Flow]], names: set[str], at_ns: int) -> None:
+    """Drop the flows that a full report of some time does not contain."""
+    for name in [name for name, (seen_ns, _) in flows.items() if name not in names and seen_ns <= at_ns]:
+        del flows[name]
 
 
 def _drop(records: OrderedDict[T, R], is_old: Callable[[R], bool]) -> None:
