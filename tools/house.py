@@ -61,6 +61,12 @@ BRANCHES = (
     ast.match_case,
 )
 COMPLEX_ABOVE = 12
+VERDICT_LOGIC = re.compile(
+    r"streams/diagnosis/(?!(?:symptoms|record|inputs|stage|job/(?:columns|process|view)"
+    r"|network/(?:view|delay_windows|table_routes))\.py).*\.py"
+)
+"""Pattern of the modules with verdict logic: the diagnosis without its table of causes, the texts of its
+records, and the readers of messages and columns."""
 ALLOWED = (
     "one_way",
     "least_squares",
@@ -112,6 +118,10 @@ class Figures:
     modules: int = 0
     modules_with_test: int = 0
     production_lines: int = 0
+    diagnosis_lines: int = 0
+    """Lines of `VERDICT_LOGIC`."""
+    diagnosis_branches: int = 0
+    """Largest complexity of a function of the diagnosis."""
     generated_lines: int = 0
 
 
@@ -326,6 +336,7 @@ def measure_python(name: str, text: str, denied: dict[str, str], figures: Figure
     lines = text.count("\n")
     figures.files.append((lines, name))
     figures.production_lines += lines
+    measure_diagnosis(name, nodes, lines, figures)
     docs: set[int] = set()
     for node in nodes:
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
@@ -358,6 +369,14 @@ def measure_python(name: str, text: str, denied: dict[str, str], figures: Figure
         r"\b(?:AIOKafka)?Consumer\(\s*[{*\n]|AIOKafkaConsumer\(", text
     ):
         figures.consumers.append(name)
+
+
+def measure_diagnosis(name: str, nodes: list[ast.AST], lines: int, figures: Figures) -> None:
+    """Add a module to the figures of the diagnosis, if it is one of its modules."""
+    if name.startswith("streams/diagnosis/"):
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        figures.diagnosis_branches = max([figures.diagnosis_branches, *map(complexity, functions)])
+        figures.diagnosis_lines += lines if VERDICT_LOGIC.fullmatch(name) else 0
 
 
 def measure_c(name: str, text: str, denied: dict[str, str], figures: Figures) -> None:
@@ -481,6 +500,8 @@ def report(figures: Figures) -> dict[str, object]:
         "hand_built_consumers": len(figures.consumers),
         "modules": figures.modules,
         "modules_with_test_share": round(figures.modules_with_test / max(figures.modules, 1), 3),
+        "diagnosis_branches": figures.diagnosis_branches,
+        "diagnosis_lines": figures.diagnosis_lines,
         "production_lines": figures.production_lines,
         "generated_lines": figures.generated_lines,
     }
