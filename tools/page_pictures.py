@@ -88,9 +88,9 @@ def take(driver: Any, address: str, size: str, scheme: str, file: Path) -> None:
     feature = {"name": "prefers-color-scheme", "value": scheme}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
     driver.get(address)
+    time.sleep(1.5)  # until the banner says that the view waits
     with suppress(TimeoutError):  # a view without data is taken as it is
         wait_until(lambda: driver.execute_script(SETTLED), READY_S, address)
-    time.sleep(1.5)
     driver.execute_async_script(IDLE)
     driver.execute_async_script(FINAL_COLOURS)
     file.write_bytes(picture_of(driver, width, height, size == "phone"))

@@ -54,7 +54,7 @@ export class Fleet extends Drawing {
     });
     this.chart.setOption({
       animation: false, grid: { left: 60, right: 14, top: 28, bottom: 22 },
-      legend: { type: "scroll", top: 0, right: 8, left: 60, icon: "roundRect", itemWidth: 12, itemHeight: 4, itemGap: 10,
+      legend: { type: "scroll", top: 0, right: 8, left: 60, icon: "roundRect", itemWidth: 12, itemHeight: 12, itemGap: 10,
         textStyle: { color: c.text, fontSize: 11 }, data: f.lines.map((l) => l.name) },
       tooltip: { ...tooltip(c), trigger: "axis", axisPointer: { type: "line", lineStyle: { color: c.dim } },
         formatter: (ps) => this.tip(ps) },

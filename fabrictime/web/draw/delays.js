@@ -247,7 +247,7 @@ export class Pair extends Drawing {
     });
     this.chart.setOption({
       animation: false, grid: grids,
-      legend: { type: "scroll", top: 0, right: 8, left: 210, align: "auto", icon: "roundRect", itemWidth: 14, itemHeight: 4,
+      legend: { type: "scroll", top: 0, right: 8, left: 210, align: "auto", icon: "roundRect", itemWidth: 14, itemHeight: 12,
         textStyle: { color: c.text, fontSize: 12 }, data: f.paths.map((p) => `path ${p}`), selected: this.off },
       tooltip: { ...tooltip(c), trigger: "axis", formatter: (ps) => this.tip(ps), axisPointer: { type: "line", lineStyle: { color: c.dim } } },
       axisPointer: { link: [{ xAxisIndex: "all" }] },

@@ -48,7 +48,7 @@ export class Minute extends Drawing {
     this.chart.setOption({
       animation: false,
       grid: [{ left: 52, right: 10, top: 46, height: "38%" }, { left: 52, right: 10, top: "76%", bottom: 20 }],
-      legend: { type: "scroll", top: 0, left: 4, icon: "roundRect", itemWidth: 12, itemHeight: 4, textStyle: { color: c.text, fontSize: 11 }, data: f.directions.map((each) => each.name) },
+      legend: { type: "scroll", top: 0, left: 4, icon: "roundRect", itemWidth: 12, itemHeight: 12, textStyle: { color: c.text, fontSize: 11 }, data: f.directions.map((each) => each.name) },
       tooltip: { ...tooltip(c), trigger: "axis", axisPointer: { type: "line", lineStyle: { color: c.dim } }, formatter: (ps) => this.tip(ps) },
       xAxis: [timeAxis(c, 0, [f.from, f.to], false), timeAxis(c, 1, [f.from, f.to], true)],
       yAxis: [
