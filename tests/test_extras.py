@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
@@ -35,12 +36,18 @@ def closure(lines: list[str]) -> set[str]:
 
 
 AGENT = closure(PROJECT["dependencies"])
-OTHERS = {
-    module
-    for module, names in packages_distributions().items()
-    if not AGENT & set(map(canonicalize_name, names)) and not (ROOT / module).exists()
-}
-"""Modules in this environment that an installation of the agent alone lacks."""
+
+
+@cache
+def others() -> set[str]:
+    """Return the modules in this environment that an installation of the agent alone lacks."""
+    return {
+        module
+        for module, names in packages_distributions().items()
+        if not AGENT & set(map(canonicalize_name, names)) and not (ROOT / module).exists()
+    }
+
+
 BLOCKED = """
 import importlib.abc, sys
 
@@ -55,7 +62,7 @@ sys.meta_path.insert(0, Blocked())
 
 def without_server(code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a process that finds no package but those of the agent."""
-    script = BLOCKED.format(others=OTHERS) + code
+    script = BLOCKED.format(others=others()) + code
     return subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -85,8 +92,8 @@ def test_every_module_of_the_agent_is_importable_without_the_server() -> None:
 
 def test_the_agent_does_without_packages_that_only_others_need() -> None:
     """Typer carried Click along once; a command that imports it then failed on every host."""
-    assert {"chdb", "nicegui", "faust", "aiohttp", "click", "pytest"} <= OTHERS
-    assert not {"typer", "rich", "numpy", "confluent_kafka", "pydantic_core", "_cffi_backend"} & OTHERS
+    assert {"chdb", "nicegui", "faust", "aiohttp", "click", "pytest"} <= others()
+    assert not {"typer", "rich", "numpy", "confluent_kafka", "pydantic_core", "_cffi_backend"} & others()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["audit", "--help"], ["service", "prober", "--help"]])
@@ -102,7 +109,7 @@ def test_a_command_of_the_server_names_the_extra(tmp_path: Path) -> None:
     done = without_server(
         "import importlib.util\n"
         "find = importlib.util.find_spec\n"
-        f"importlib.util.find_spec = lambda name: None if name in {OTHERS!r} else find(name)\n"
+        f"importlib.util.find_spec = lambda name: None if name in {others()!r} else find(name)\n"
         f"sys.argv[1:] = {arguments!r}\nfrom fabrictime.commands.cli import main\nsys.exit(main())"
     )
     assert done.returncode == 2

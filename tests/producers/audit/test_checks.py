@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -25,14 +26,12 @@ NAMES = HEALTHY.readable()
 FOLDER = Path(checks.__file__).parent
 
 
-def _touched(check: Check) -> set[str]:
+@cache
+def touched(check_id: str) -> set[str]:
+    """Files, commands and reads of the network that a check uses."""
     host = HEALTHY.copy()
-    run_check(check, host)
+    run_check(CHECKS[check_id], host)
     return host.touched
-
-
-TOUCHED = {check_id: _touched(check) for check_id, check in CHECKS.items()}
-"""Files, commands and reads of the network that each check uses."""
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
@@ -84,7 +83,7 @@ def test_unreadable_values_never_pass() -> None:
     for _ in range(DRAWS):
         host = HEALTHY.copy()
         host.denied = set(rng.sample(NAMES, rng.randint(1, 20)))
-        readers = [each for each in CHECKS if TOUCHED[each] & host.denied]
+        readers = [each for each in CHECKS if touched(each) & host.denied]
         for check_id in rng.sample(readers, min(len(readers), 8)):
             host.refusals = 0
             result = run_check(CHECKS[check_id], host)
@@ -107,7 +106,7 @@ def test_a_host_without_the_parts_skips_their_checks() -> None:
 def test_odd_content_of_a_file_ends_no_check(path: str, content: str | bytes) -> None:
     host = HEALTHY.copy()
     host.files[path] = content
-    for check_id in (each for each in CHECKS if path in TOUCHED[each]):
+    for check_id in (each for each in CHECKS if path in touched(each)):
         result = run_check(CHECKS[check_id], host)
         assert result.text
         assert result.text.isprintable()
@@ -117,7 +116,7 @@ def test_odd_content_of_a_file_ends_no_check(path: str, content: str | bytes) ->
 def test_odd_output_of_commands_ends_no_check(command: tuple[str, ...], output: str) -> None:
     host = HEALTHY.copy()
     host.commands[command] = output
-    for check_id in (each for each in CHECKS if command[0] in TOUCHED[each]):
+    for check_id in (each for each in CHECKS if command[0] in touched(each)):
         assert run_check(CHECKS[check_id], host).text.isprintable()
 
 
