@@ -165,13 +165,13 @@ class Loads:
         for link in links:
             self._changes.setdefault(link, []).append(change)
 
-    def _sources(self, link: str) -> dict[str, _Source]:
-        """Return each NIC's flows on a link."""
-        changes = self._changes.pop(link, None)
-        if changes is None:
-            return self._links.get(link, {})
+    def _apply(self, link: str) -> None:
+        """Apply the changes of a link, if it has any."""
+        if link not in self._changes:
+            return
         sources = self._links.setdefault(link, {})
-        for weight, sign in changes:
+        self._bps.pop(link, None)
+        for weight, sign in self._changes.pop(link):
             source = sources.get(weight.source)
             if source is None:
                 source = sources[weight.source] = _Source()
@@ -182,20 +182,18 @@ class Loads:
                 source.max_burst_bps = max(source.max_burst_bps, group_bps)
             else:
                 source.max_burst_bps = max(source.bursts_bps.values())
-        self._bps.pop(link, None)
-        return sources
 
     def share(self, link: str, extra: Weight | None = None) -> float:
         """Return the demand on a link as a share of its rate, with the flow `extra` added if given."""
         rate_bps = self._rate_of(link)
         if not rate_bps:
             return 0.0
-        sources = self._sources(link)
+        self._apply(link)
         bps = self._bps.get(link)
         if bps is None:
-            bps = self._bps[link] = sum(source.bps() for source in sources.values())
+            bps = self._bps[link] = sum(source.bps() for source in self._links.get(link, {}).values())
         if extra is not None:
-            source = sources.get(extra.source, _NO_SOURCE)
+            source = self._links.get(link, {}).get(extra.source, _NO_SOURCE)
             bps += source.bps_with(extra) - source.bps()
         return bps / rate_bps
 
@@ -210,7 +208,8 @@ class Loads:
         """
         highest_bps = 0.0
         for link in links:
-            source = self._sources(link).get(weight.source)
+            self._apply(link)
+            source = self._links.get(link, {}).get(weight.source)
             if source is not None:
                 highest_bps = max(highest_bps, source.bursts_bps.get(weight.group, 0.0))
         return highest_bps + weight.burst_bps if added else highest_bps

@@ -42,16 +42,16 @@ def test_no_flow_oscillates_over_ten_minutes_of_load_and_faults() -> None:
     assert not loop.flows_over(loop.dead_links())
 
 
-@pytest.mark.slow("simulates minutes of a fleet")
+@pytest.mark.slow("simulates two minutes of a fleet")
 @pytest.mark.timeout(600)
 def test_steering_under_heavy_load_repeats_no_route_and_carries_more() -> None:
     sent: Counter[str] = Counter()
     decisions = 0
     for mode, seed in itertools.product(("ACT", "OBSERVE"), (5, 6)):
         loop = Loop(mode=mode, nics=32, seed=seed, load=0.9, flows_per_nic=2)
-        loop.advance(40)
+        loop.advance(15)  # flows move in the first ten only
         before = loop.run.kernel.flow_sums()[0][:, 0].sum()
-        loop.advance(20)
+        loop.advance(15)
         sent[mode] += loop.run.kernel.flow_sums()[0][:, 0].sum() - before
         if mode == "ACT":
             left: dict[str, set[tuple[str, ...]]] = defaultdict(set)
