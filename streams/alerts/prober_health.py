@@ -138,7 +138,8 @@ class ProberHealth:
         self._newest_s = max(self._newest_s, append_ns // NS_PER_S)
 
     def ingest(self, event: LinkEvent, append_ns: int) -> None:
-        """Take one `LinkEvent`, appended to the log at `append_ns`. First call `reach` and evaluate."""
+        """Take one `LinkEvent`, appended to the log at `append_ns`. Evaluate what is due before."""
+        self.reach(append_ns)
         number = append_ns // NS_PER_S
         self._silent.ingest(event, number)
         if event["kind"] != EvidenceKind.PROBE:

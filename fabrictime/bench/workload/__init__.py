@@ -60,6 +60,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
         "network_blamed_wrongly",
         "anomaly_s_p90",
         "root_cause_s_p60",
+        "evaluate_256_ranks_ms",
     ),
     "postmortem": ("postmortem_right", "postmortem_false_causes", "postmortem_folders"),
 }

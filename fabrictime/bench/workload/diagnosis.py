@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._parts import side_by_side
 from fabrictime.bench.workload._answers import (
     Answer,
@@ -324,7 +324,7 @@ def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
 def _large(outcomes: Sequence[Outcome]) -> dict[str, Value]:
     """Return the processor time of an evaluation, one each second, of jobs with `LARGE_RANKS` ranks."""
     if not outcomes:
-        return {}
+        return {"evaluate_256_ranks_ms": Missing("no job of 256 ranks was run, as with --quick")}
     share = sum(outcome.cpu_s / (WARM_S + outcome.length_s) for outcome in outcomes) / len(outcomes)
     note = f"median of {len(outcomes)} incidents; with the reading of messages {share:.2f} of one core"
     times_ms = [outcome.evaluation_ms for outcome in outcomes]

@@ -53,7 +53,8 @@ def test_help_takes_little_more_than_the_libraries_that_print_it():
     for command in ("up", "status", "tail", "fabric", "bench", "config"):
         assert command in done.stdout
     assert "service" not in done.stdout
-    assert min(took) < 2 * min(libraries_s)
+    # neighbours in time, as the speed of a shared machine varies
+    assert min(own_s / bare_s for own_s, bare_s in zip(took, libraries_s, strict=True)) < 2
 
 
 def test_help_imports_nothing_heavy():

@@ -244,6 +244,8 @@ def test_names_from_the_network_are_shown_and_never_run(
         until(f"shown on {tab}", lambda test=test: "<img src=x" in browser.text(test))
     show("fabric")
     until("its row", lambda: "<img src=x" in browser.text("trouble"))
+    plan = "return document.querySelector('[data-testid=fabric]')?.ft?.drawer?.plan != null"
+    until("its map", lambda: browser.js(plan))
     html = browser.js(
         "const d = document.querySelector('[data-testid=fabric]').ft.drawer;"
         "const e = document.createElement('div');"
