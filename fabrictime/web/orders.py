@@ -58,10 +58,8 @@ def windows_of(alert: Alert, racks: Mapping[str, str | None]) -> Iterator[tuple[
     yield from (("link", cable) for cable in cables if len(cables) == 1)
     shared = set.intersection(*nodes) - racks.keys() if nodes else set()
     yield from (("link", f"*{node}:*") for node in sorted(shared))
-    for scope, places in (
-        ("host", hosts := set(hosts_of(alert, racks))),
-        ("rack", set(map(racks.get, hosts))),
-    ):
+    hosts = set(hosts_of(alert, racks))
+    for scope, places in (("host", hosts), ("rack", {racks.get(host) for host in hosts})):
         yield from ((scope, place) for place in places if place and len(places) == 1)
 
 

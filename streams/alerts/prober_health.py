@@ -134,11 +134,11 @@ class ProberHealth:
         self._active.pop((AlertKind.AGENT, host), None)
 
     def reach(self, append_ns: int) -> None:
-        """Make due what is over when the shard's next event was appended at `append_ns`."""
+        """Note that the shard's next event was appended at `append_ns`: earlier seconds are over."""
         self._newest_s = max(self._newest_s, append_ns // NS_PER_S)
 
     def ingest(self, event: LinkEvent, append_ns: int) -> None:
-        """Take one `LinkEvent`, appended to the log at `append_ns`. Evaluate what is due before."""
+        """Take one `LinkEvent`, appended at `append_ns`. The caller evaluates due seconds first."""
         self.reach(append_ns)
         number = append_ns // NS_PER_S
         self._silent.ingest(event, number)

@@ -186,9 +186,8 @@ class WorkerContext:
             return
         self.failed = reason
         log.critical("stream worker aborts: %s", reason, exc_info=error)
-        ServiceNotifier().notify(
-            f"X_END={' '.join(reason.split())}"
-        )  # lines of the client libraries follow in the log
+        line = " ".join(reason.split())  # stated apart: lines of the client libraries follow in the log
+        ServiceNotifier().notify(f"X_END={line}")
         loop = asyncio.get_running_loop()
         self._ending = loop.create_task(self.app.stop(), name="stop after failure")
         loop.call_later(ABORT_S, os._exit, EXIT_CODE)

@@ -227,10 +227,9 @@ class _Owner:
 
     def _take(self, messages: Sequence[Message], *, is_old: bool = False) -> None:
         """Pass messages to the operator at their log times. `is_old`: maybe much older than its clock."""
-        monotonic_ns = time.monotonic_ns()
+        monotonic_ns, log_clock = time.monotonic_ns(), self._context.log_clock
         for message in messages:
             if not is_old:
-                log_clock = self._context.log_clock
                 log_clock.observe(message.append_ns, monotonic_ns, message.place, message.offset)
             self._set_log_time(message, monotonic_ns, is_old)
         if messages:

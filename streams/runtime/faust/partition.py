@@ -113,7 +113,8 @@ class Partition:
         if not self._stage.uses_append_time:
             correction_ns = self._steady.correction_ns
             is_past = message.append_ns < self._past_ns
-            self._past_ns *= is_past
+            if not is_past:
+                self._past_ns = 0
             message.log_ns = self._steady.of(message.append_ns, monotonic_ns, is_past=is_past)
             if self._steady.correction_ns != correction_ns:
                 self._corrections.append((offset, self._steady.correction_ns))

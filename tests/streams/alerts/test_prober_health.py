@@ -104,11 +104,11 @@ def test_a_prober_that_stops_while_its_host_answers_is_an_alert_of_the_agent() -
 @pytest.mark.parametrize("late_s", [0, 3, 8, 30])
 def test_a_late_reader_raises_no_other_alerts(late_s: int) -> None:
     """All hosts are probed by peers, as on a starved machine; h3 is short of processor time for a while."""
-    usual = {f"h{i}": {"hosts": (f"h{i % 6 + 1}/eth1",)} for i in range(1, 7)}
-    cpu_starved = usual | {"h3": usual["h3"] | {"late_ms": 130}}
-    fleet = Fleet().run(20, **usual).run(4, **cpu_starved)
+    probed = {f"h{i}": {"hosts": (f"h{i % 6 + 1}/eth1",)} for i in range(1, 7)}
+    cpu_starved = probed | {"h3": probed["h3"] | {"late_ms": 130}}
+    fleet = Fleet().run(20, **probed).run(4, **cpu_starved)
     fleet.out += [r for _, r in fleet.alerts.evaluate(T0 + (fleet.second + late_s) * S)]
-    fleet.run(4, **cpu_starved).run(30, **usual)
+    fleet.run(4, **cpu_starved).run(30, **probed)
     expected = [("AGENT", "h3", "RAISED"), ("AGENT", "h3", "CLEARED")]
     assert fleet.lines() == (expected if late_s <= SILENT_SHARD_S else [])
 

@@ -340,7 +340,7 @@ async def test_steps_have_the_positions_of_the_tables_of_the_stage_alone(context
 async def test_a_gap_that_a_new_owner_reads_late_is_no_step_of_the_log_clock(
     context: FakeContext, stage: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody filled the partition for 15 s before the owner began: the former worker was dead."""
+    """The partition got no message for 15 s before the owner began: the former worker was dead."""
     monkeypatch.setattr(module, "STEPS_S", 0.0)
     await stage.restore(TP0)
     now_ms = START_NS // MS
