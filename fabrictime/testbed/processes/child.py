@@ -7,6 +7,7 @@ have threads. The child has the caller's memory without its threads, so the func
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import select
@@ -40,6 +41,9 @@ def run_inside(work: Callable[[], T], timeout_s: float = 60.0) -> T:
         )  # forking beside threads: see the module's word on it
         child = os.fork()
     if child == 0:
+        # Garbage of the caller must not be collected here: the destructor of a Kafka client joins threads
+        # that exist in the caller alone, and the process would die of it.
+        gc.freeze()
         os.close(reading)
         _run(work, writing)
     os.close(writing)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from typing import ClassVar
 
 import pytest
 
@@ -27,6 +29,33 @@ def test_a_result_comes_back_and_memory_is_the_callers(inside) -> None:
     assert child != os.getpid()
     with pytest.raises(ChildProcessError):
         os.waitpid(child, os.WNOHANG)
+
+
+class Client:
+    """Stands for a client whose destructor waits for threads of the process that made it."""
+
+    closed_by: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        self.closed_by.append(os.getpid())
+
+
+def test_garbage_of_the_caller_is_not_collected_in_the_child(inside) -> None:
+    def work() -> list[int]:
+        gc.collect()
+        return Client.closed_by
+
+    gc.disable()
+    try:
+        Client()
+        assert inside(work) == []
+    finally:
+        gc.enable()
+    gc.collect()
+    assert Client.closed_by == [os.getpid()]
 
 
 def test_an_error_is_raised_here_with_the_childs_traceback(inside) -> None:
