@@ -20,7 +20,7 @@ from faust.types import TP
 
 from schemas import codec
 from schemas.kafka import BEGINNING, Start, back, tail
-from schemas.kafka.message import Message
+from schemas.kafka.message import Message, Place
 from schemas.log_time import append_ns_of
 from schemas.service_notifier import ServiceNotifier
 from schemas.topics import CLOCK_OFFSETS, CONFIG, FLOWS, INVENTORY, MAX_MESSAGE_BYTES, PATHS, R, Topic
@@ -53,6 +53,8 @@ TABLE_STARTS: Final[Mapping[Topic, Start]] = {
     FLOWS: back(FLOWS_TAIL_S),
 }
 """Topics of the global tables, each with the place from which it is read."""
+Tap = Callable[[Iterable[Message], Place, int], None]
+"""Takes the messages of a partition that another stage has read and decoded, up to an offset."""
 
 
 class WorkerContext:
@@ -94,8 +96,8 @@ class WorkerContext:
         """Publishes the reject of a global table's message."""
         self.note: Callable[[str, str], None] = lambda subject, text: None
         """Shows a line about a subject in the worker's status; an empty line removes it."""
-        self.taps: dict[str, Callable[[Message], None]] = {}
-        """Topic to the stage that takes the messages which another stage of this worker reads."""
+        self.taps: dict[str, Tap] = {}
+        """Maps topic to the stage that takes the messages which another stage of this worker reads."""
         starts = {topic: TABLE_STARTS[topic] for topic in table_topics}
         self._topology_file = settings.topology_file if starts else None  # the history sink needs none
         self._topology = TopologySource(self._topology_file)

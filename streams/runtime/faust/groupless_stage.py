@@ -2,8 +2,9 @@
 
 Faust's group decides who owns the partitions. A new owner restores the published records. It reads each input
 from the place that the stage states to its end, and then follows the log. Timed stages are advanced to
-`INPUT_DELAY_NS` behind the log's clock, the others when they are due. An advance is over when the log has
-acknowledged its outputs: the next owner continues from what the log has.
+`INPUT_DELAY_NS` behind the log's clock, once they have read what the log held then; the others when they are
+due. An advance is over when the log has acknowledged its outputs: the next owner continues from what the log
+has.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 
 from schemas.kafka.async_reader import AsyncTopicReader, partition_count
 from schemas.kafka.message import Message, Place
@@ -40,6 +44,8 @@ CATCH_UP_S: Final = 0.1
 """Interval at which the stage checks whether the past has been read, s."""
 FAILED_S: Final = 0.1
 """Pause after an evaluation that failed, s: it may be due again at once."""
+LATE_S: Final = 1.0
+"""Longest time for which a timed stage waits for messages that the log holds, s: a broker may be down."""
 READ_AHEAD_S: Final = 0.001
 """Pause of aiokafka's fetcher between two fetches for a stage that takes its inputs at once, s."""
 
@@ -68,10 +74,10 @@ class GrouplessStage(Ownership):
     def _count(self, messages: int) -> None:
         self.received += messages
 
-    def _tap(self, message: Message) -> None:
-        """Take a message that another stage has read and decoded."""
+    def _tap(self, messages: Iterable[Message], place: Place, end: int) -> None:
+        """Take the messages of a partition that another stage has read and decoded, up to offset `end`."""
         if self._owner is not None:
-            self._owner.tap(message)
+            self._owner.tap(messages, place, end)
 
     async def _flush_all(self) -> None:
         """Wait until the log has acknowledged all outputs."""
@@ -107,6 +113,12 @@ class _Owner:
         """Log time of the last advance, and the monotonic time at which it was made."""
         self._tap_from: dict[Place, int] = {}
         """Maps tapped partition to the offset from which another stage passes on its messages."""
+        self._tapped: dict[Place, int] = {}
+        """Maps tapped partition to the offset up to which its messages were passed on."""
+        self._has_tapped = asyncio.Event()
+        """Set when messages were passed on."""
+        self._read_to_ns = 0
+        """Steady log time before which all messages have been read."""
         self._early: list[Message] | None = []
         """Messages passed on by another stage while reading the past or slow work; None at other times."""
         self._late = 0
@@ -147,6 +159,7 @@ class _Owner:
         self._needed = NeededReader(context.settings.kafka, stage, self._operator, self._tables, begin_ns)
         tapped = {each.topic.name for each in inputs if each.is_tapped}
         self._tap_from = {place: end for place, end in self._reader.ends.items() if place[0] in tapped}
+        self._tapped |= {place: max(end, self._tapped.get(place, 0)) for place, end in self._tap_from.items()}
         log.info("%s: epoch %d", stage.name, epoch)
 
     async def _past(self, log_ns: int, count: int) -> tuple[Past, int]:
@@ -175,8 +188,7 @@ class _Owner:
 
     def _take_early(self) -> None:
         early, self._early = self._early or [], None
-        for message in early:
-            self.tap(message)
+        self._take_tapped(early)
 
     async def _finish_recovery(self) -> None:
         """Advance to the present, then report that the stage has recovered."""
@@ -200,6 +212,8 @@ class _Owner:
         if self._operator.due_ns() <= reached_ns:
             if self._stage.reads_to_ends:
                 await self._read_to_ends()  # a later moment would pass unread messages
+            elif self._is_timed and reached_ns > self._read_to_ns:
+                await self._read_what_is_due()
             await self._advance_to(reached_ns)
 
     async def _read(self, wait_s: float) -> list[Message]:
@@ -216,14 +230,34 @@ class _Owner:
         if not needed.is_needed:
             return
         await needed.update(self._log_now_ns())
-        for reader in (self._reader, needed.reader):
-            if reader is None:
-                continue
-            ends = await reader.consumer.end_offsets(reader.consumer.assignment())
-            while [tp for tp, end in ends.items() if await reader.consumer.position(tp) < end]:
-                is_old = reader is needed.reader and bool(self._operator.behind)
-                self._take(await reader.poll(CATCH_UP_S, MAX_POLL_MESSAGES), is_old=is_old)
+        await self._read_to_end(self._reader)
+        if needed.reader is not None:
+            await self._read_to_end(needed.reader, is_old=bool(self._operator.behind))
         await needed.update(self._log_now_ns())
+
+    async def _read_to_end(self, reader: AsyncTopicReader, *, is_old: bool = False) -> dict[Place, int]:
+        """Read to the end that the log has now; return the ends of the tapped partitions."""
+        ends = await reader.consumer.end_offsets(reader.consumer.assignment())
+        tapped = {place: ends.pop(TopicPartition(*place), 0) for place in self._tap_from}
+        while [tp for tp, end in ends.items() if await reader.consumer.position(tp) < end]:
+            self._take(await reader.poll(CATCH_UP_S, MAX_POLL_MESSAGES), is_old=is_old)
+        return tapped
+
+    async def _read_what_is_due(self) -> None:
+        """Read what the log holds now: the worker or the broker may have been slow."""
+        now_ns = self._reached_ns() + INPUT_DELAY_NS
+        try:
+            async with asyncio.timeout(LATE_S):
+                tapped = await self._read_to_end(self._reader)
+                if self._needed.reader is not None and not self._operator.behind:
+                    await self._read_to_end(self._needed.reader)
+                while [place for place, end in tapped.items() if self._tapped.get(place, end) < end]:
+                    self._has_tapped.clear()
+                    await self._has_tapped.wait()
+        except (TimeoutError, KafkaError) as error:
+            log.warning("%s: advances, messages of %g s are unread: %r", self._stage.name, LATE_S, error)
+            self._tapped.clear()
+        self._read_to_ns = now_ns
 
     def _take(self, messages: Sequence[Message], *, is_old: bool = False) -> None:
         """Pass messages to the operator at their log times. `is_old`: maybe much older than its clock."""
@@ -245,15 +279,22 @@ class _Owner:
             now_ns = self._times.now_ns(self._log_now_ns(), monotonic_ns)
             message.log_ns = self._times.of(message.place, message.append_ns, now_ns, monotonic_ns)
 
-    def tap(self, message: Message) -> None:
-        """Take a message that another stage has read and decoded."""
+    def tap(self, messages: Iterable[Message], place: Place, end: int) -> None:
+        """Take the messages of a partition that another stage has read and decoded, up to offset `end`."""
         if self._early is not None:
-            self._early.append(message)
-        elif message.offset >= self._tap_from.get(message.place, message.offset):
-            place, key = message.place, message.key_bytes
-            own = Message(message.append_ns, *place, message.offset, key, message.value, message.record)
-            self._set_log_time(own, time.monotonic_ns())
-            take(self._operator, [own], self._tables)
+            self._early += messages
+        else:
+            self._take_tapped(messages)
+        self._tapped[place] = end
+        self._has_tapped.set()
+
+    def _take_tapped(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if message.offset >= self._tap_from.get(message.place, message.offset):
+                place, key = message.place, message.key_bytes
+                own = Message(message.append_ns, *place, message.offset, key, message.value, message.record)
+                self._set_log_time(own, time.monotonic_ns())
+                take(self._operator, [own], self._tables)
 
     # ------------------------------------------------------------------------------------------ advancing
 

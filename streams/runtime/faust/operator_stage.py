@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -287,7 +287,7 @@ class OperatorStage(Ownership):
                     )
                 else:
                     outputs = self._publisher.encoded(operator, result)
-        self._pass_on(messages, {message.offset for message, _ in operator.rejected})
+        self._pass_on(partition, messages)
         if not is_due and not outputs:
             partition.steps.note_idle()
         if outputs and operator.adapts:
@@ -311,14 +311,17 @@ class OperatorStage(Ownership):
         self.context.note(key, status)
         log.warning("%s: %s", key, status or "well again")
 
-    def _pass_on(self, messages: Iterable[Message], rejected_offsets: Collection[int]) -> None:
+    def _pass_on(self, partition: Partition, messages: Iterable[Message]) -> None:
         """Pass decoded messages to the stage of this worker that takes them, too."""
-        tap = self.context.taps.get(self.topic.name)
-        if tap is not None:
-            with self._publisher.survive("tap"):
-                for message in messages:
-                    if message.record is not None and message.offset not in rejected_offsets:
-                        tap(message)
+        tap, end = self.context.taps.get(self.topic.name), partition.next_offset
+        if tap is None or end is None:
+            return
+        rejected_offsets = {message.offset for message, _ in partition.operator.rejected}
+        usable = (
+            each for each in messages if each.record is not None and each.offset not in rejected_offsets
+        )
+        with self._publisher.survive("tap"):
+            tap(usable, (self.topic.name, partition.tp.partition), end)
 
     def _warn(self, text: str, messages: int) -> None:
         """Log a warning, at most one each `WARN_S`."""

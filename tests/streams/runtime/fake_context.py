@@ -12,11 +12,11 @@ from typing import Any
 from faust.types import TP
 
 from schemas import codec
-from schemas.kafka.message import Message
 from schemas.topics import LINKS, REJECTS, R, Topic
 from schemas.topology import Topology
 from schemas.unexpected import DATA_ERRORS
 from streams.runtime.fabric_tables import FabricTables
+from streams.runtime.faust.context import Tap
 from streams.runtime.faust.output_counters import OutputCounters
 from streams.runtime.faust.rejects import RejectBudget
 from streams.runtime.settings import StreamSettings
@@ -43,7 +43,7 @@ class FakeContext:
         self.sent: list[tuple[str, str, bytes | None]] = []
         self.failures: list[Exception] = []
         """Errors that `survive` has caught."""
-        self.taps: dict[str, Callable[[Message], None]] = {}
+        self.taps: dict[str, Tap] = {}
         self.notes: dict[str, str] = {}
         self.rejected = self.failed_evaluations = 0
         self.reject_budget = RejectBudget()

@@ -50,6 +50,8 @@ class Reader:
         self.ends: dict[tuple[str, int], int] = {}
         self.at: dict[tuple[str, int], int] = {}
         self.paused: set[tuple[str, int]] = set()
+        self.is_slow = False
+        """Whether messages that the log holds have not arrived yet."""
         self.starts: dict[str, Start] = {}
         self.is_open = False
         self.consumer = SimpleNamespace(
@@ -87,6 +89,8 @@ class Reader:
     async def poll(self, wait_s: float, count: int | None = None) -> list[Message]:
         await asyncio.sleep(0)
         found: list[Message] = []
+        if self.is_slow:
+            return found
         for place in self.at.keys() - self.paused:
             new = self.broker.messages[place[0]][self.at[place] :][: count or None]
             self.at[place] += len(new)
@@ -180,7 +184,7 @@ class Run:
         self.stage = GrouplessStage(self.context, stage)  # type: ignore[arg-type]
 
     def tap(self, message: Message) -> None:
-        self.context.taps[LINKS.name](message)
+        self.context.taps[LINKS.name]([message], message.place, message.offset + 1)
 
     async def begin(self) -> None:
         self.stage.assign([TP(LINKS.name, 0)])
@@ -236,6 +240,39 @@ async def test_tapped_messages_are_taken_once_whoever_reads_them_first(run: Run)
         run.tap(run.broker.put(LINKS))
     await until(lambda: len(run.operator.moments) > 3)
     assert run.operator.taken == [(LINKS.name, offset) for offset in range(4)]
+
+
+@pytest.mark.parametrize("topic", [CONFIG, LINKS])
+async def test_no_moment_passes_a_message_that_the_log_holds(run: Run, topic: Topic) -> None:
+    """The worker reads it late, or the stage that passes it on does."""
+    await run.begin()
+    await until(lambda: len(run.operator.moments) > 1)
+    reader = run.broker.readers[0]
+    reader.is_slow = True
+    message = run.broker.put(topic)
+    written_ns = run.context.log_clock.now_ns(time.monotonic_ns())
+    await until(lambda: run.context.log_clock.now_ns(time.monotonic_ns()) > written_ns + 2 * INPUT_DELAY_NS)
+    assert run.operator.moments[-1] <= written_ns
+    assert run.operator.taken == []
+    count = len(run.operator.moments)
+    reader.is_slow = False
+    if topic is LINKS:
+        run.tap(message)
+    await until(lambda: len(run.operator.moments) > count)
+    assert run.operator.taken == [(topic.name, 0)]
+
+
+@pytest.mark.parametrize("topic", [CONFIG, LINKS])
+async def test_a_message_that_does_not_come_delays_for_a_limited_time(
+    run: Run, topic: Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(groupless_stage, "LATE_S", 0.05)
+    await run.begin()
+    run.broker.readers[0].is_slow = True
+    run.broker.put(topic)
+    written_ns = run.context.log_clock.now_ns(time.monotonic_ns())
+    await until(lambda: run.operator.moments[-1] > written_ns + INPUT_DELAY_NS)
+    assert "messages of 0.05 s are unread" in caplog.text
 
 
 async def test_an_advance_is_over_when_the_log_has_acknowledged_its_outputs(run: Run) -> None:
