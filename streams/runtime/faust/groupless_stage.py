@@ -23,6 +23,7 @@ from schemas.kafka.message import Message, Place
 from schemas.topics import Topic
 from streams.runtime.faust.compat import read_batches, set_read_ahead
 from streams.runtime.faust.context import WorkerContext
+from streams.runtime.faust.input_lateness import InputLateness
 from streams.runtime.faust.needed_reader import NeededReader
 from streams.runtime.faust.ownership import Generation, Ownership
 from streams.runtime.faust.publishing import Acknowledgements, Publisher, take
@@ -44,7 +45,7 @@ CATCH_UP_S: Final = 0.1
 """Interval at which the stage checks whether the past has been read, s."""
 FAILED_S: Final = 0.1
 """Pause after an evaluation that failed, s: it may be due again at once."""
-LATE_S: Final = 1.0
+LATE_S: Final = 3.0
 """Longest time for which a timed stage waits for messages that the log holds, s: a broker may be down."""
 READ_AHEAD_S: Final = 0.001
 """Pause of aiokafka's fetcher between two fetches for a stage that takes its inputs at once, s."""
@@ -119,6 +120,7 @@ class _Owner:
         """Set when messages were passed on."""
         self._read_to_ns = 0
         """Steady log time before which all messages have been read."""
+        self._lateness = InputLateness(time.monotonic_ns())
         self._early: list[Message] | None = []
         """Messages passed on by another stage while reading the past or slow work; None at other times."""
         self._late = 0
@@ -212,8 +214,8 @@ class _Owner:
         if self._operator.due_ns() <= reached_ns:
             if self._stage.reads_to_ends:
                 await self._read_to_ends()  # a later moment would pass unread messages
-            elif self._is_timed and reached_ns > self._read_to_ns:
-                await self._read_what_is_due()
+            elif self._is_timed:
+                await self._read_what_is_due(reached_ns)
             await self._advance_to(reached_ns)
 
     async def _read(self, wait_s: float) -> list[Message]:
@@ -243,21 +245,26 @@ class _Owner:
             self._take(await reader.poll(CATCH_UP_S, MAX_POLL_MESSAGES), is_old=is_old)
         return tapped
 
-    async def _read_what_is_due(self) -> None:
-        """Read what the log holds now: the worker or the broker may have been slow."""
+    async def _read_what_is_due(self, reached_ns: int) -> None:
+        """Read what the log holds now, if messages from before `reached_ns` may be late."""
+        if not self._lateness.is_possible(time.monotonic_ns()) or reached_ns <= self._read_to_ns:
+            return
         now_ns = self._reached_ns() + INPUT_DELAY_NS
+        late: Iterable[Place] = ()
         try:
             async with asyncio.timeout(LATE_S):
                 tapped = await self._read_to_end(self._reader)
                 if self._needed.reader is not None and not self._operator.behind:
                     await self._read_to_end(self._needed.reader)
-                while [place for place, end in tapped.items() if self._tapped.get(place, end) < end]:
+                while late := [place for place, end in tapped.items() if self._tapped.get(place, end) < end]:
                     self._has_tapped.clear()
                     await self._has_tapped.wait()
         except (TimeoutError, KafkaError) as error:
-            log.warning("%s: advances, messages of %g s are unread: %r", self._stage.name, LATE_S, error)
+            topics = ", ".join(sorted({topic for topic, _ in late})) or "its inputs"
+            log.warning("%s: %s: not read to the end in %g s: %r", self._stage.name, topics, LATE_S, error)
             self._tapped.clear()
         self._read_to_ns = now_ns
+        self._lateness.note_question(time.monotonic_ns())
 
     def _take(self, messages: Sequence[Message], *, is_old: bool = False) -> None:
         """Pass messages to the operator at their log times. `is_old`: maybe much older than its clock."""
@@ -273,6 +280,7 @@ class _Owner:
     def _set_log_time(self, message: Message, monotonic_ns: int, is_old: bool = False) -> None:
         if self._times is None or not self._is_timed:
             return
+        self._lateness.note_message(self._log_now_ns() - message.append_ns, monotonic_ns)
         if is_old:
             message.log_ns = self._times.shifted_ns(message.append_ns)
         else:
@@ -365,6 +373,7 @@ class _Owner:
             text = "%s: %d messages came more than %d ms after their append time: a replay may differ"
             log.warning(text, self._stage.name, operator.late - self._late, INPUT_DELAY_NS // NS_PER_MS)
             self._late = operator.late
+            self._lateness.note_late(time.monotonic_ns())
 
     def _log_now_ns(self) -> int:
         return self._context.log_clock.now_ns(time.monotonic_ns())

@@ -18,7 +18,7 @@ from schemas.kafka.message import Message, Place
 from schemas.kafka.start import BEGINNING, Start
 from schemas.topics import ALERTS, CONFIG, DECISIONS, DELAYS, LINKS, REJECTS, Topic
 from streams.runtime.fabric_tables import FabricTables
-from streams.runtime.faust import groupless_stage, needed_reader
+from streams.runtime.faust import groupless_stage, input_lateness, needed_reader
 from streams.runtime.faust.groupless_stage import GrouplessStage
 from streams.runtime.operator import Input, Moment, Operator, Order, Output, Owner, Past, Restore, Stage, Work
 from streams.runtime.pipeline_constants import INPUT_DELAY_NS
@@ -243,8 +243,11 @@ async def test_tapped_messages_are_taken_once_whoever_reads_them_first(run: Run)
 
 
 @pytest.mark.parametrize("topic", [CONFIG, LINKS])
-async def test_no_moment_passes_a_message_that_the_log_holds(run: Run, topic: Topic) -> None:
+async def test_no_moment_passes_a_message_that_the_log_holds(
+    run: Run, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker reads it late, or the stage that passes it on does."""
+    monkeypatch.setattr(input_lateness, "SILENT_NS", 0)
     await run.begin()
     await until(lambda: len(run.operator.moments) > 1)
     reader = run.broker.readers[0]
@@ -267,12 +270,14 @@ async def test_a_message_that_does_not_come_delays_for_a_limited_time(
     run: Run, topic: Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(groupless_stage, "LATE_S", 0.05)
+    monkeypatch.setattr(input_lateness, "SILENT_NS", 0)
     await run.begin()
     run.broker.readers[0].is_slow = True
     run.broker.put(topic)
     written_ns = run.context.log_clock.now_ns(time.monotonic_ns())
     await until(lambda: run.operator.moments[-1] > written_ns + INPUT_DELAY_NS)
-    assert "messages of 0.05 s are unread" in caplog.text
+    late = "its inputs" if topic is CONFIG else LINKS.name
+    assert f"alerts: {late}: not read to the end in 0.05 s" in caplog.text
 
 
 async def test_an_advance_is_over_when_the_log_has_acknowledged_its_outputs(run: Run) -> None:

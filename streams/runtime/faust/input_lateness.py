@@ -1,0 +1,50 @@
+"""Says when a timed stage should ask the log for its ends, because messages may be late. Pure.
+
+A question costs some milliseconds, so it is not asked before each advance. Messages are late if the worker
+stalls, if a broker stalls, so that no new message comes, or if a broker is slow for a while.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streams.runtime.pipeline_constants import INPUT_DELAY_NS
+from streams.runtime.units import NS_PER_MS, NS_PER_S
+
+STALL_NS: Final = 100 * NS_PER_MS
+"""Time between two advances from which the worker stalls, ns: twice the interval between them."""
+SILENT_NS: Final = NS_PER_S
+"""Interval of the questions of a stage without a new message, ns."""
+STALLED_NS: Final = 2 * INPUT_DELAY_NS
+"""Time after a stall for which the stage asks before each advance, ns."""
+SLOW_NS: Final = 10 * NS_PER_S
+"""The same after a late message, ns."""
+
+
+class InputLateness:
+    """Whether the messages of a stage's inputs may be late. All times are monotonic."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._fresh_ns = self._advanced_ns = now_ns
+        self._asked_ns = self._until_ns = 0
+
+    def note_message(self, age_ns: int, now_ns: int) -> None:
+        """Note a message of this age at its arrival."""
+        if age_ns < INPUT_DELAY_NS:
+            self._fresh_ns = now_ns
+
+    def note_late(self, now_ns: int) -> None:
+        """Note that a message came after the advance that it belongs to."""
+        self._until_ns = now_ns + SLOW_NS
+
+    def note_question(self, now_ns: int) -> None:
+        """Note that the inputs have been read to the ends that the log had."""
+        self._asked_ns = self._advanced_ns = now_ns
+
+    def is_possible(self, now_ns: int) -> bool:
+        """Return whether messages may be late at an advance; call it before each."""
+        if now_ns - self._advanced_ns > STALL_NS:
+            self._until_ns = max(self._until_ns, now_ns + STALLED_NS)
+        self._advanced_ns = now_ns
+        is_silent = now_ns - self._fresh_ns > INPUT_DELAY_NS and now_ns - self._asked_ns > SILENT_NS
+        return is_silent or now_ns < self._until_ns
