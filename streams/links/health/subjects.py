@@ -379,6 +379,8 @@ class SubjectTable:
             _count(self.evidence, s, s.grey or [self.evidence.index[link] for link in s.links], now_ns)
             if all(limit.probed_bytes for limit in s.size_limits.values()):
                 s.text = f"{self._name_text(s)} {_grey_text(s, loss, self.clock(s.since_ns))}"
+                if len(s.flaps) > 1:
+                    s.text += f"; it went down {len(s.flaps)} times within the past hour"
         elif s.links:
             _count(self.evidence, s, [self.evidence.index[link] for link in s.links], now_ns)
         self.age_flaps(s, now_ns)

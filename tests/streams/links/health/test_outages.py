@@ -44,6 +44,9 @@ def test_a_link_that_is_down_half_of_each_second_is_flapping(seed: int, rate_hz:
     assert it.last(cable)["flaps_hour"] <= 21, "one each time"
     texts = [r["text"] for _, (_, r) in it.changes if r is not None and r["state"] == "FLAPPING"]
     assert all("times within the past hour" in text for text in texts)
+    grey = [r for _, (_, r) in it.changes if r is not None and r["state"] == "GREY" and r["flaps_hour"] > 1]
+    assert all(f"; it went down {r['flaps_hour']} times within the past hour" in r["text"] for r in grey)
+    assert grey or seed != 1, "at 60 probes/s, it is GREY before it is FLAPPING"
 
 
 @pytest.mark.parametrize(("seed", "share"), [(1, 0.3), (2, 0.05), (3, 0.3)])
