@@ -1,0 +1,275 @@
+"""README and guide name nothing that code, settings, routes or files lack; defaults are those in force."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from fabrictime.metrics.settings import DEFAULT_PORT
+from fabrictime.runtime.config import TABLES, load, model_of
+from producers.audit.checks import CHECKS
+from schemas.metrics.table import METRICS
+from schemas.topics import SCHEMAS, TOPICS
+from schemas.topology import load_topology
+from streams.audit.fabric.checks import RULES
+from streams.audit.traffic.pairs import TRAFFIC_RULES
+from tools.release import deb, wheels
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {
+    path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+}
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.M | re.S)
+FOREIGN = re.compile(
+    r"(?i)(?:ucx|nccl|ibv|mpi|otel|ld|pml|rc|ns|trace|timeline|tensorboard|open|resume|group)_"
+)
+"""Pattern of identifiers that belong to other programs, or to the reader's own in an example."""
+UNITS = {"GiB": 2**30, "MB": 10**6}
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Return the pages' names and texts of all blocks in a language."""
+    return [
+        (path.name, textwrap.dedent(body))
+        for path, text in sorted(PAGES.items())
+        for _, name, body in BLOCK.findall(text)
+        if name == language
+    ]
+
+
+def code_of(text: str) -> str:
+    """Return what a page shows as code: its blocks, and its spans between backquotes."""
+    spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+    return "\n".join([*(body for _, _, body in BLOCK.findall(text)), *spans])
+
+
+def missing(pattern: str, words: Any, *, everywhere: bool = False) -> list[tuple[str, str]]:
+    """Return (page, match) of all matches in the pages' code, or in their whole text, that are no words."""
+    return [
+        (path.name, word)
+        for path, text in sorted(PAGES.items())
+        for word in re.findall(pattern, text if everywhere else code_of(text))
+        if word not in words
+    ]
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Return the text of each file of the checkout that is no page and no test."""
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-co", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    texts = {}
+    for name in names:
+        if not name.startswith(("docs/", "tests/")) and not name.endswith((".md", ".png")):
+            texts[name] = (ROOT / name).read_text(encoding="utf-8", errors="replace")
+    return texts
+
+
+def fields(model: Mapping[str, Any], root: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the full name of each key below a table of a JSON schema, with its default."""
+    for key, raw in model.get("properties", {}).items():
+        yield f"{table}{key}", raw.get("default")
+        for branch in (raw, *raw.get("anyOf", ())):
+            below = root["$defs"][branch["$ref"].rpartition("/")[2]] if "$ref" in branch else branch
+            yield from fields(below, root, f"{table}{key}.")
+
+
+@cache
+def settings() -> dict[str, Any]:
+    """Return each setting with its default."""
+    models = {table: model_of(table).model_json_schema() for table in TABLES}
+    return {key: value for table, model in models.items() for key, value in fields(model, model, f"{table}.")}
+
+
+def test_identifiers_of_the_pages_are_in_the_code() -> None:
+    """An identifier is a word with an underscore: settings, metrics, columns, symbols, variables."""
+    words = set(re.findall(r"\w+", " ".join(sources().values())))
+    words |= {metric.name for metric in METRICS}
+    words |= {
+        f"FABRICTIME_KAFKA_{key.partition('.')[2].upper()}" for key in settings() if key.startswith("kafka.")
+    }
+    names = missing(r"(?<![\w./-])(?!\w+_(?:VERSION|0\.))[A-Za-z][A-Za-z0-9]*_\w+", words)
+    names += missing(r"\b[A-Z]+_[A-Z_]+\b", words, everywhere=True)
+    assert [(page, name) for page, name in names if not FOREIGN.match(name)] == []
+
+
+def test_dotted_names_are_settings_topics_checks_or_values_of_the_chart() -> None:
+    chart = json.loads((ROOT / "docker/helm/fabrictime/values.schema.json").read_text(encoding="utf-8"))
+    rules = {rule.check for rule in (*RULES, *TRAFFIC_RULES)}
+    names = {*settings(), *dict(fields(chart, chart)), *TOPICS, SCHEMAS.name, *CHECKS, *rules}
+    families = "|".join(sorted({re.escape(name.partition(".")[0]) for name in names}))
+    files = {Path(name).name for name in sources()}
+    pattern = rf"(?m)^((?:{families})\.[a-z][\w.-]*[a-z0-9])$(?<!\.sock)(?<!\.toml)(?<!\.key)(?<!-1)"
+    literals = set(re.findall(r'"([a-z]+\.[a-z.-]+)"', " ".join(sources().values())))
+    assert missing(pattern, names | files | literals) == []
+
+
+def test_defaults_of_the_pages_are_in_force() -> None:
+    number = r"(\d[\d,]*(?:\.\d+)?)"
+    wrong, count = [], 0
+    for path, text in sorted(PAGES.items()):
+        after = re.findall(rf"`(\w+\.[\w.]+)`,? \(?{number} ?(\w*)", text)
+        before = re.findall(rf"{number} ?(\w*)(?: apart| per second)? \(`(\w+\.[\w.]+)`\)", text)
+        for key, value, unit in [*after, *((key, value, unit) for value, unit, key in before)]:
+            if key in settings():
+                count += 1
+                if float(value.replace(",", "")) * UNITS.get(unit, 1) != settings()[key]:
+                    wrong.append((path.name, key, value))
+        for table, rows in re.findall(
+            r"\| setting in `\[([\w.]+)\]` \| default .*\n\|[-|]+\n((?:\|.*\n)+)", text
+        ):
+            for keys, default in re.findall(r"^\| ([^|]+) \| ([^|]+) \|", rows, flags=re.M):
+                keys, values = (
+                    re.findall(r"`(\w+)`", keys),
+                    re.findall(rf"{number}(?=,? |$)", default.strip()),
+                )
+                values = values * len(keys) if len(values) == 1 else values
+                for key, value in zip(keys, values, strict=False):
+                    count += 1
+                    if float(value.replace(",", "")) != settings()[f"{table}.{key}"]:
+                        wrong.append((path.name, f"{table}.{key}", value))
+    assert wrong == []
+    assert count > 30
+
+
+def test_toml_of_the_pages_is_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "fabrictime.toml"
+    sasl = ""
+    for page, text in blocks("toml"):
+        tables = tomllib.loads(text)
+        file.write_text(text, encoding="utf-8")
+        if set(tables) <= set(TABLES):
+            if tables == {"actuators": {"kafka": tables.get("actuators", {}).get("kafka")}}:
+                file.write_text(sasl + text, encoding="utf-8")  # it replaces keys of an earlier block
+            elif "sasl_username" in text and "oauth" not in text:
+                sasl = text
+            for table in tables:
+                assert getattr(load(file), table), page
+        elif "nodes" in tables:
+            load_topology(file)
+        else:
+            assert set(tables) == {"expected"}, page  # a baseline
+
+
+def test_python_of_the_pages_is_valid_and_imports_what_exists() -> None:
+    for _, text in blocks("python"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = importlib.import_module(node.module)
+                assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+def test_yaml_and_xml_of_the_pages_are_well_formed() -> None:
+    assert all(yaml.safe_load(text) for _, text in blocks("yaml"))
+    assert all(len(ElementTree.fromstring(text)) for _, text in blocks("xml"))
+
+
+def test_make_targets_and_programs_of_the_pages_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert missing(r"(?m)^make ([a-z-]+)", set(re.findall(r"^([a-z-]+):", makefile, flags=re.M))) == []
+    modules = {name.removesuffix(".py").replace("/", ".") for name in sources()}
+    assert missing(r"python (?:-m )?(tools[/.][\w/.]+)", {*sources(), *modules}) == []
+
+
+def test_paths_of_ours_are_those_of_the_code() -> None:
+    """A file of the reader's own lies in a folder that the code knows."""
+    text = " ".join(text for name, text in sources().items())
+    pattern = r"(?<![\w.~}])(/(?:etc|opt|var|run|usr)/[\w./-]*fabrictime[a-z]*(?:/[\w-]+(?=/))*)"
+    paths = {path for _, path in missing(pattern, ())}
+    assert {"/etc/fabrictime", "/opt/fabrictime", "/var/lib/fabrictime"} <= paths
+    assert [path for path in sorted(paths) if path not in text] == []
+
+
+def test_ports_of_the_pages_are_those_of_settings_or_containers() -> None:
+    compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    ports = {str(value) for key, value in settings().items() if key.endswith("port")} | {str(DEFAULT_PORT)}
+    ports |= set(re.findall(r'"127\.0\.0\.1:(\d+):', compose))
+    assert {"19092", "18123", "8480", "8481", "9318"} <= ports
+    foreign = {"22": "ssh", "4318": "an OTLP collector", "33434": "traces, which no program uses"}
+    pattern = r"(?:127\.0\.0\.1:|(?<!-)\b[Pp]ort |`port = )(\d{2,5})\b|\((\d{4,5}) is the default port"
+    pairs = missing(pattern, (), everywhere=True)
+    assert [pair for pair in pairs if "".join(pair[1]) not in {*ports, *foreign}] == []
+    assert len(pairs) > 10
+
+
+def test_routes_of_the_pages_are_those_of_the_servers() -> None:
+    from fabrictime.web.api import Api
+    from fabrictime.web.changes import Changes
+    from schemas.kafka.settings import as_settings
+
+    routers = [Api.router(object.__new__(Api)), Changes(as_settings("127.0.0.1:9")).router()]
+    routes = {route.path for router in routers for route in router.routes}  # type: ignore[attr-defined]
+    routes = {re.sub(r"\{(\w+)[^}]*\}", "NAME", path) for path in routes} - {"/api/v1/NAME"}
+    pages = "".join(PAGES.values())
+    assert sorted(routes - set(re.findall(r"[`/ ](/api/v1/[\w/]+)", pages))) == []
+    assert [path for _, path in missing(r"(/api/v1/[a-z]+)", routes | {"/api/v1/hosts"})] == []
+
+
+def messages() -> str:
+    """Return the strings of the code with a NUL character in place of quotes and placeholders."""
+    code = "".join(text for name, text in sources().items() if name.endswith(".py"))
+    code = re.sub(r'"\s*\n\s*f?"|`', "", code)
+    return re.sub(r'"|\{[^{}\n]*\}|%[.\d]*[a-z]', "\0", code)
+
+
+def test_messages_in_troubleshooting_are_those_of_the_code() -> None:
+    """A part of a message lies within a text of the code, or joins the end of one and the start of one."""
+    joined = messages()
+
+    def is_message(part: str) -> bool:
+        pairs = ((part[:at], part[at:].lstrip()) for at in range(1, len(part)) if part[at] == " ")
+        return part in joined or any(
+            (f"{end}\0" in joined or f"{end} \0" in joined) and f"\0{start}" in joined for end, start in pairs
+        )
+
+    page = PAGES[ROOT / "docs" / "troubleshooting.md"]
+    symptoms = [
+        text
+        for row in re.findall(r"^\| (`.*?) \| ", page, flags=re.M)
+        for text in re.findall(r"`([^`]+)`", row)
+    ]
+    parts = [
+        part.strip(" ,;:")
+        for text in symptoms
+        for part in re.split(r"\.\.\.|\b[A-Z]\b|\S*\d\S*|[a-z]+\.[a-z]+:?|[A-Z]{3,}", text)
+    ]
+    assert [part for part in parts if " " in part and not is_message(part)] == []
+    assert len(symptoms) > 10
+
+
+def test_extras_of_the_guide_are_those_of_the_wheel() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    guide = PAGES[ROOT / "docs" / "deploy.md"]
+    [rows] = re.findall(r"^\| extra \| adds .*\n\|[-|]+\n((?:\|.*\n)+)", guide, flags=re.M)
+    extras = {name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert extras == set(project["optional-dependencies"]) - {"build", "dist", "test"}
+    assert missing(r"fabrictime\[([\w,]+)\]", extras) == []
+
+
+def test_files_of_a_release_have_the_version() -> None:
+    version = deb.version()
+    names = missing(r"fabrictime(?:_client)?[-_:](\d+\.\d+\.\d+)", {version})
+    assert names == []
+    assert missing(r"(manylinux_\d+_\d+)_", {wheels.platform_tag("x86_64").removesuffix("_x86_64")}) == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"])
+def test_anchors_outside_of_the_site_lead_to_headings(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([\w/.-]+\.md)#([\w-]+)\)", page.read_text(encoding="utf-8")):
+        headings = re.findall(r"^#+ (.*)", (page.parent / target).read_text(encoding="utf-8"), flags=re.M)
+        assert anchor in {re.sub(r"[^\w-]", "", title.lower().replace(" ", "-")) for title in headings}, (
+            target
+        )
