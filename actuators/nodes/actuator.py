@@ -128,7 +128,7 @@ class NodeActuator:
         jobs = self._effector.jobs(step.node)
         if step.rules.max_jobs is not None and len(jobs) > step.rules.max_jobs:
             text = f"{len(jobs)} jobs run on {step.node}, at most {step.rules.max_jobs} may (max_jobs)"
-            return self._report(step, ActionOutcome.LIMITED, text)
+            return self._report(step, ActionOutcome.LIMITED, f"{text}: waits until others end")
         repair = self._operator.new_repair(step, self._now_ns())
         notified = {row["job"]: row["notified"] for row in repair["jobs"]}
         repair = {**repair, "jobs": self._notify(step, jobs, notified)}

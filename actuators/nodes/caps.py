@@ -6,14 +6,22 @@ and from the time at which a person reset it, so no restart closes it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final
 
 NS_PER_S: Final = 1_000_000_000
 HOUR_NS: Final = 3600 * NS_PER_S
+RETURN: Final = ": waits until one returns"
+"""End of a wait for the repair of a node, whose time is unknown."""
+
+
+def until(at_ns: int) -> str:
+    """Return the end of a wait as text, rounded up to a second."""
+    return f"until {datetime.fromtimestamp(-(-at_ns // NS_PER_S), UTC):%H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,10 @@ class Caps:
         self._out: Counter[str] = Counter()
         self._racks: Counter[str] = Counter()
         self._rails = Counter(rail for opening in openings if opening.is_open for rail in opening.rails)
-        self._hour = Counter(one.group for one in openings if one.at_ns > now_ns - HOUR_NS)
+        self._hour: defaultdict[str, list[int]] = defaultdict(list)
+        for one in openings:
+            if one.at_ns > now_ns - HOUR_NS:
+                self._hour[one.group].append(one.at_ns)
         self._drains_ns = [opening.at_ns for opening in openings]
         for unit in units:
             self._total[unit.rules.group] += 1
@@ -113,7 +124,7 @@ class Caps:
         """Count a drain."""
         self._count_out(unit)
         self._rails.update(rails)
-        self._hour[unit.rules.group] += 1
+        self._hour[unit.rules.group].append(self._now_ns)
         self._drains_ns.append(self._now_ns)
 
     def obstacle(self, unit: Unit, rails: Iterable[int]) -> str:
@@ -137,21 +148,26 @@ class Caps:
         if out + 1 > allowed:
             return (
                 f"circuit breaker: {out} of {total} {kind} are out, "
-                f"at most {allowed} may be (max_out_share {rules.max_out_share:g})"
+                f"at most {allowed} may be (max_out_share {rules.max_out_share:g}){RETURN}"
             )
         if total - out - 1 < rules.min_in:
-            return f"{total - out} of {total} {kind} are in, at least {rules.min_in} must stay (min_in)"
+            return (
+                f"{total - out} of {total} {kind} are in, at least {rules.min_in} must stay (min_in){RETURN}"
+            )
         return ""
 
     def _per_hour(self, unit: Unit) -> str:
-        drains, rules = self._hour[unit.rules.group], unit.rules
-        return f"{drains} drains within an hour (max_per_hour)" if drains >= rules.max_per_hour else ""
+        drains_ns, limit = sorted(self._hour[unit.rules.group]), unit.rules.max_per_hour
+        if len(drains_ns) < limit:
+            return ""
+        end = until(drains_ns[-limit] + HOUR_NS)
+        return f"{len(drains_ns)} drains within an hour (max_per_hour): waits {end}"
 
     def _places(self, unit: Unit, rails: Iterable[int]) -> str:
         rack, rules = unit.rack, unit.rules
         if rack is not None and not rules.is_rack_unit and self._racks[rack] >= rules.max_per_rack:
-            return f"{self._racks[rack]} nodes of rack {rack} are out (max_per_rack)"
+            return f"{self._racks[rack]} nodes of rack {rack} are out (max_per_rack){RETURN}"
         for rail in sorted(rails):
             if self._rails[rail] >= rules.max_per_rail:
-                return f"{self._rails[rail]} drains for NICs of rail {rail} (max_per_rail)"
+                return f"{self._rails[rail]} drains for NICs of rail {rail} (max_per_rail){RETURN}"
         return ""

@@ -34,7 +34,7 @@ class DrainMetrics:
 
     def text(self) -> str:
         """Return the figures in one line."""
-        stopped = "; circuit breaker open: no drains" if self._is_stopped else ""
+        stopped = "; circuit breaker open: no drains until a person resets it" if self._is_stopped else ""
         waiting = f"; {len(self.waiting)} waiting: {'; '.join(self.waiting)}" if self.waiting else ""
         return f"{self._open} drains in force, {self._results.total()} outcomes{stopped}{waiting}"
 

@@ -11,10 +11,9 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Final
 
-from actuators.nodes.caps import Breaker, Caps, NodeRules, Opening, Unit
+from actuators.nodes.caps import Breaker, Caps, NodeRules, Opening, Unit, until
 from actuators.nodes.fitness import Fitness, HostFitness, Outcome
 from actuators.nodes.places import NETWORK, Places
 from schemas.records import AuditStatus, FlowAction
@@ -232,8 +231,8 @@ def _obstacle(host: str, failure: Outcome, rules: NodeRules, fleet: Fleet) -> tu
         return shared, False
     wait_ns = failure.at_ns + rules.network_wait_ns - fleet.now_ns
     if failure.category in NETWORK and rules.network_wait_ns and wait_ns > 0:
-        until = datetime.fromtimestamp((fleet.now_ns + wait_ns) // 1_000_000_000, UTC)
-        return f"{failure.check}: waits until {until:%H:%M:%S} UTC for the results of other hosts", True
+        end = until(fleet.now_ns + wait_ns)
+        return f"{failure.check}: waits {end} for the results of other hosts", True
     return "", False
 
 

@@ -145,7 +145,8 @@ def test_a_drain_and_its_end_are_recorded_with_cause_and_evidence(table, log):
 def test_a_node_with_too_many_jobs_waits_and_nobody_is_notified(table, log):
     table.running["n1"] = [Job("17", "ann")]
     (done,) = process(table, log, NodeRules(0.5, max_jobs=0))
-    assert (done.outcome, done.text) == (ActionOutcome.LIMITED, "1 jobs run on n1, at most 0 may (max_jobs)")
+    text = "1 jobs run on n1, at most 0 may (max_jobs): waits until others end"
+    assert (done.outcome, done.text) == (ActionOutcome.LIMITED, text)
     assert (table.calls, table.notified) == ([], [])
     table.running.clear()
     assert outcomes(process(table, log, NodeRules(0.5, max_jobs=0))) == [ActionOutcome.APPLIED]

@@ -1,5 +1,7 @@
 """Limits of drains: racks, rails, hours, and the circuit breaker that a person resets."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +23,7 @@ def test_a_rack_loses_no_more_nodes_than_its_cap():
     caps = Caps(fleet, (), Breaker(), 0)
     assert caps.obstacle(fleet[0], ()) == ""
     caps.add(fleet[0], ())
-    assert caps.obstacle(fleet[1], ()) == "1 nodes of rack r1 are out (max_per_rack)"
+    assert caps.obstacle(fleet[1], ()) == "1 nodes of rack r1 are out (max_per_rack): waits until one returns"
     assert caps.obstacle(fleet[4], ()) == ""
 
 
@@ -29,12 +31,31 @@ def test_caps_of_a_rail_and_an_hour_count_the_drains_of_the_log():
     fleet = units([None] * 8, max_per_rail=2, max_per_hour=3)
     openings = [Opening(0, "", frozenset({3}), True), Opening(1, "", frozenset({3}), True)]
     caps = Caps(fleet, openings, Breaker(), 2)
-    assert caps.obstacle(fleet[0], {3}) == "2 drains for NICs of rail 3 (max_per_rail)"
+    assert (
+        caps.obstacle(fleet[0], {3}) == "2 drains for NICs of rail 3 (max_per_rail): waits until one returns"
+    )
     assert caps.obstacle(fleet[0], {4}) == ""
     caps.add(fleet[0], {4})
-    assert caps.obstacle(fleet[1], {4}) == "3 drains within an hour (max_per_hour)"
+    end = "waits until 01:00:00 UTC"
+    assert caps.obstacle(fleet[1], {4}) == f"3 drains within an hour (max_per_hour): {end}"
     later = Caps(fleet, openings, Breaker(), HOUR_NS + 2)
     assert later.obstacle(fleet[0], {4}) == ""
+
+
+@given(st.lists(st.integers(0, 3599), max_size=9), st.integers(1, 4))
+def test_a_wait_for_the_hour_ends_at_the_time_of_its_text(drains_s, limit):
+    openings = [Opening(at_s * S, "", frozenset(), False) for at_s in drains_s]
+    [unit, *_] = fleet = units([None] * 20, max_per_hour=limit)
+
+    def obstacle(now_s):
+        return Caps(fleet, openings, Breaker(100), now_s * S).obstacle(unit, ())
+
+    ends = [list(map(int, end)) for end in re.findall(r"until (\d+):(\d+):(\d+) UTC", obstacle(3599))]
+    assert bool(ends) == (len(drains_s) >= limit)
+    for hours, minutes, seconds in ends:
+        end_s = 3600 * hours + 60 * minutes + seconds
+        assert not obstacle(end_s)
+        assert obstacle(end_s - 1)
 
 
 def test_the_breaker_opens_on_a_burst_and_stays_open_until_its_reset():

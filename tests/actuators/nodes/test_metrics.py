@@ -27,6 +27,6 @@ def test_drains_results_and_breaker_are_exported():
     assert samples["fabrictime_drain_actions_total", "refused"] == 1
     assert {name for name, *_ in samples} <= {metric.name for metric in METRICS}
     assert metrics.text() == (
-        "1 drains in force, 2 outcomes; circuit breaker open: no drains; "
+        "1 drains in force, 2 outcomes; circuit breaker open: no drains until a person resets it; "
         "1 waiting: n1: waits until 08:30:00 UTC"
     )

@@ -92,13 +92,13 @@ def test_the_breaker_counts_nodes_that_others_drained_and_takes_the_worst_first(
     assert [(step.node, bool(step.obstacle)) for step in steps] == [("n4", False), ("n2", True), ("n3", True)]
     assert steps[1].is_limited
     expected = "circuit breaker: 2 of 8 nodes are out, at most 2 may be (max_out_share 0.25)"
-    assert steps[1].obstacle == expected
+    assert steps[1].obstacle == f"{expected}: waits until one returns"
 
 
 def test_a_minimum_of_nodes_stays_in():
     fitness = fitness_of(run_of(failed=["node.ecc"]))
     (step,) = plan(nodes(2), fitness, NodeRules(0.5, min_in=2))
-    assert step.obstacle == "2 of 2 nodes are in, at least 2 must stay (min_in)"
+    assert step.obstacle == "2 of 2 nodes are in, at least 2 must stay (min_in): waits until one returns"
     assert plan(nodes(4), fitness, NodeRules(0.0))[0].is_limited
 
 
