@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shlex
@@ -15,14 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabrictime.runtime.topics_admin import publish_schemas
 from fabrictime_client.records import RecordsError, _Decoder, records
 from schemas import codec
 from schemas.topics import TOPICS
 from tests.embedded_log import EmbeddedLog, log_fixture  # noqa: F401 - a fixture
 from tests.records import make
+from tools.release_schemas import without_docs
 
 ROOT = Path(__file__).resolve().parents[2]
-DECODER = _Decoder()
+DECODER = _Decoder({"bootstrap.servers": "127.0.0.1:9"})
+DECODER._looked_s = float("inf")  # it asks no log
 
 
 def alert(text: str) -> dict[str, object]:
@@ -60,8 +64,32 @@ def test_a_bad_message_is_skipped_with_a_line(log: EmbeddedLog, caplog: pytest.L
     with caplog.at_level(logging.WARNING):
         (record,) = records("fabric.alerts", log.bootstrap, start="beginning", follow=False)
     assert (record.value or {})["text"] == "good"
-    assert len(caplog.messages) == 4
-    assert "schema 0000000000000000: unknown, expected a newer client" in caplog.messages[2]
+    assert len(caplog.messages) == 5  # the last one: there is no topic of schemas
+    assert "schema 0000000000000000: unknown here and on fabric.schemas" in caplog.text
+
+
+def test_a_record_of_a_later_version_is_read_by_its_schema_on_the_log(
+    log: EmbeddedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema = json.loads(json.dumps(without_docs(codec.raw_schema("Alert"))))
+    schema["fields"].append({"name": "later", "type": "string", "default": ""})
+    fingerprint = codec._fingerprint(schema)
+    body = codec.encode("Alert", alert("later"))[codec.HEADER_BYTES :] + b"\x06red"
+    published = {
+        fingerprint.hex(): json.dumps(schema),
+        "22" * 8: "[1]",
+        "no fingerprint": "{}",
+        "33" * 8: "[",
+    }
+    publish_schemas(log.bootstrap)
+    for key, text in published.items():
+        log.put("fabric.schemas", key, text.encode())
+    for marked in (b"\x22" * 8, fingerprint):
+        log.put("fabric.alerts", "h1", codec.SINGLE_OBJECT + marked + body)
+    with caplog.at_level(logging.WARNING):
+        [record] = records("fabric.alerts", log.bootstrap, start="beginning", follow=False)
+    assert record.value == {**alert("later"), "later": "red"}
+    assert len(caplog.messages) == 3
 
 
 def test_an_unreadable_topic_is_one_line(log: EmbeddedLog) -> None:

@@ -5,7 +5,8 @@
         print(record.key, record.value and record.value["text"])
 
 It needs `fabrictime-client[records]`: confluent-kafka and fastavro. The schemas of all released versions are
-part of this package, so no schema registry is needed. Reading changes nothing: no consumer group, no commit.
+part of this package, and those of later ones are on the topic `fabric.schemas`, so no schema registry is
+needed. Reading changes nothing: no consumer group, no commit.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import io
 import json
 import logging
 import time
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Iterator, Mapping, NamedTuple
+from typing import Any, Generator, Iterator, Mapping, NamedTuple
 
 _SINGLE_OBJECT = b"\xc3\x01"  # Avro's single-object encoding: marker, CRC-64-AVRO of the schema, body
 _HEADER_BYTES = 10
 _CONNECT_S = 10.0
 _POLL_S = 0.2
 _BATCH = 500
+_SCHEMAS = "fabric.schemas"
+_LOOK_UP_S = 10.0  # least time between two looks for a schema: made-up fingerprints must not keep us reading
 
 _log = logging.getLogger(__name__)
 
@@ -57,18 +61,29 @@ def records(
     no record of fabrictime are logged and skipped. Raises RecordsError if a package is missing, the brokers
     do not answer, the topic does not exist, or `start` is none of these.
     """
+    options = {
+        "bootstrap.servers": brokers,
+        "group.id": "fabrictime-client",  # librdkafka demands one; nothing is committed
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "log_level": 0,
+        **(config or {}),
+    }
+    decoder = _Decoder(options)
+    with closing(_messages(options, topic, start, follow=follow)) as messages:
+        for message in messages:
+            record = decoder.record_of(message)
+            if record is not None:
+                yield record
+
+
+def _messages(
+    options: Mapping[str, Any], topic: str, start: str | float, *, follow: bool
+) -> Generator[Any, None, None]:
+    """Yield the messages of a topic. Raises RecordsError."""
     kafka = _package("confluent_kafka")
-    decoder = _Decoder()
-    consumer = kafka.Consumer(
-        {
-            "bootstrap.servers": brokers,
-            "group.id": "fabrictime-client",  # librdkafka demands one; nothing is committed
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "log_level": 0,
-            **(config or {}),
-        }
-    )
+    consumer = kafka.Consumer(options)
+    brokers = options["bootstrap.servers"]
     try:
         places = _places(kafka, consumer, topic, brokers, start)
         consumer.assign(places)
@@ -77,9 +92,7 @@ def records(
             for message in consumer.consume(_BATCH, _POLL_S):
                 error = message.error()
                 if error is None:
-                    record = decoder.record_of(message)
-                    if record is not None:
-                        yield record
+                    yield message
                 elif error.code() == kafka.KafkaError._PARTITION_EOF:
                     behind.discard(message.partition())
                 elif not error.retriable():
@@ -107,11 +120,15 @@ def _places(kafka: Any, consumer: Any, topic: str, brokers: str, start: str | fl
 
 
 class _Decoder:
-    """Decodes messages by the schemas of all released versions."""
+    """Decodes messages by the schemas of all released versions, and by those on the log."""
 
-    def __init__(self) -> None:
-        """Read the schemas. Raises RecordsError if fastavro is missing."""
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Read the schemas of this package. `options`: librdkafka's, for those on the log. Raises
+        RecordsError if fastavro is missing.
+        """
         self._avro = _package("fastavro")
+        self._options = options
+        self._looked_s = -_LOOK_UP_S
         path = Path(__file__).with_name("released.jsonl")
         rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
         self._schemas: dict[bytes, Any] = {bytes.fromhex(row["fingerprint"]): row["schema"] for row in rows}
@@ -124,7 +141,8 @@ class _Decoder:
         try:
             decoded = None if value is None else self._decode(value)
             key = (message.key() or b"").decode()
-        except (ValueError, KeyError, IndexError, EOFError, TypeError, OverflowError) as error:
+        except (ValueError, KeyError, IndexError, EOFError, TypeError, AttributeError, OverflowError,
+                RecursionError, self._avro.schema.SchemaParseException) as error:  # fmt: skip
             _log.warning("%s: no record of fabrictime: %s", place, error)
             return None
         append_ns = message.timestamp()[1] * 1_000_000
@@ -135,12 +153,32 @@ class _Decoder:
             raise ValueError("%s: expected Avro single-object encoding" % value[:2].hex())
         fingerprint = value[2:_HEADER_BYTES]
         if fingerprint not in self._schemas:
-            raise ValueError("schema %s: unknown, expected a newer client" % fingerprint.hex())
+            self._look_up()
+        if fingerprint not in self._schemas:
+            raise ValueError("schema %s: unknown here and on %s" % (fingerprint.hex(), _SCHEMAS))
         if fingerprint not in self._parsed:
             self._parsed[fingerprint] = self._avro.parse_schema(self._schemas[fingerprint])
         body = io.BytesIO(value[_HEADER_BYTES:])
         record: dict[str, Any] = self._avro.schemaless_reader(body, self._parsed[fingerprint], None)
         return record
+
+    def _look_up(self) -> None:
+        """Add the schemas on the log, those of later versions, unless they were read just now."""
+        if time.monotonic() - self._looked_s < _LOOK_UP_S:
+            return
+        self._looked_s = time.monotonic()
+        try:
+            for message in _messages(self._options, _SCHEMAS, "beginning", follow=False):
+                self._add(message)
+        except RecordsError as error:
+            _log.warning("%s", error)
+
+    def _add(self, message: Any) -> None:
+        try:
+            fingerprint = bytes.fromhex((message.key() or b"").decode())
+            self._schemas.setdefault(fingerprint, json.loads(message.value() or b""))
+        except (ValueError, RecursionError) as error:
+            _log.warning("%s@%d: no schema: %s", _SCHEMAS, message.offset(), error)
 
 
 def _package(name: str) -> Any:
