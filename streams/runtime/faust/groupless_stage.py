@@ -215,7 +215,7 @@ class _Owner:
             if self._stage.reads_to_ends:
                 await self._read_to_ends()  # a later moment would pass unread messages
             elif self._is_timed:
-                await self._read_what_is_due(reached_ns)
+                await self._read_due(reached_ns)
             await self._advance_to(reached_ns)
 
     async def _read(self, wait_s: float) -> list[Message]:
@@ -245,7 +245,7 @@ class _Owner:
             self._take(await reader.poll(CATCH_UP_S, MAX_POLL_MESSAGES), is_old=is_old)
         return tapped
 
-    async def _read_what_is_due(self, reached_ns: int) -> None:
+    async def _read_due(self, reached_ns: int) -> None:
         """Read what the log holds now, if messages from before `reached_ns` may be late."""
         if not self._lateness.is_possible(time.monotonic_ns()) or reached_ns <= self._read_to_ns:
             return
