@@ -56,13 +56,13 @@ def code_of(text: str) -> str:
     return "\n".join([*(body for _, _, body in BLOCK.findall(text)), *spans])
 
 
-def missing(pattern: str, words: Any, *, everywhere: bool = False) -> list[tuple[str, str]]:
-    """Return (page, match) of all matches in the pages' code, or in their whole text, that are no words."""
+def missing(pattern: str, present: Any, *, everywhere: bool = False) -> list[tuple[str, str]]:
+    """Return (page, match) of all matches in the pages' code, or in their text, that are not present."""
     return [
-        (path.name, word)
+        (path.name, name)
         for path, text in sorted(PAGES.items())
-        for word in re.findall(pattern, text if everywhere else code_of(text))
-        if word not in words
+        for name in re.findall(pattern, text if everywhere else code_of(text))
+        if name not in present
     ]
 
 
@@ -95,14 +95,14 @@ def settings() -> dict[str, Any]:
 
 
 def test_identifiers_of_the_pages_are_in_the_code() -> None:
-    """An identifier is a word with an underscore: settings, metrics, columns, symbols, variables."""
-    words = set(re.findall(r"\w+", " ".join(sources().values())))
-    words |= {metric.name for metric in METRICS}
-    words |= {
+    """An identifier has an underscore: settings, metrics, columns, symbols, variables."""
+    present = set(re.findall(r"\w+", " ".join(sources().values())))
+    present |= {metric.name for metric in METRICS}
+    present |= {
         f"FABRICTIME_KAFKA_{key.partition('.')[2].upper()}" for key in settings() if key.startswith("kafka.")
     }
-    names = missing(r"(?<![\w./-])(?!\w+_(?:VERSION|0\.))[A-Za-z][A-Za-z0-9]*_\w+", words)
-    names += missing(r"\b[A-Z]+_[A-Z_]+\b", words, everywhere=True)
+    names = missing(r"(?<![\w./-])(?!\w+_(?:VERSION|0\.))[A-Za-z][A-Za-z0-9]*_\w+", present)
+    names += missing(r"\b[A-Z]+_[A-Z_]+\b", present, everywhere=True)
     assert [(page, name) for page, name in names if not FOREIGN.match(name)] == []
 
 
@@ -164,7 +164,7 @@ def test_toml_of_the_pages_is_accepted(tmp_path: Path) -> None:
             assert set(tables) == {"expected"}, page  # a baseline
 
 
-def test_python_of_the_pages_is_valid_and_imports_what_exists() -> None:
+def test_python_of_the_pages_is_valid_and_its_imports_exist() -> None:
     for _, text in blocks("python"):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom) and node.module:

@@ -26,7 +26,7 @@ from tools.release_schemas import without_docs
 
 ROOT = Path(__file__).resolve().parents[2]
 DECODER = _Decoder({"bootstrap.servers": "127.0.0.1:9"})
-DECODER._looked_s = float("inf")  # it asks no log
+DECODER._read_s = float("inf")  # it asks no log
 
 
 def alert(text: str) -> dict[str, object]:

@@ -26,7 +26,7 @@ _CONNECT_S = 10.0
 _POLL_S = 0.2
 _BATCH = 500
 _SCHEMAS = "fabric.schemas"
-_LOOK_UP_S = 10.0  # least time between two looks for a schema: made-up fingerprints must not keep us reading
+_READ_EVERY_S = 10.0  # least time between two reads: made-up fingerprints must not keep us reading
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class _Decoder:
         """
         self._avro = _package("fastavro")
         self._options = options
-        self._looked_s = -_LOOK_UP_S
+        self._read_s = -_READ_EVERY_S
         path = Path(__file__).with_name("released.jsonl")
         rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
         self._schemas: dict[bytes, Any] = {bytes.fromhex(row["fingerprint"]): row["schema"] for row in rows}
@@ -153,7 +153,7 @@ class _Decoder:
             raise ValueError("%s: expected Avro single-object encoding" % value[:2].hex())
         fingerprint = value[2:_HEADER_BYTES]
         if fingerprint not in self._schemas:
-            self._look_up()
+            self._read_schemas()
         if fingerprint not in self._schemas:
             raise ValueError("schema %s: unknown here and on %s" % (fingerprint.hex(), _SCHEMAS))
         if fingerprint not in self._parsed:
@@ -162,11 +162,11 @@ class _Decoder:
         record: dict[str, Any] = self._avro.schemaless_reader(body, self._parsed[fingerprint], None)
         return record
 
-    def _look_up(self) -> None:
+    def _read_schemas(self) -> None:
         """Add the schemas on the log, those of later versions, unless they were read just now."""
-        if time.monotonic() - self._looked_s < _LOOK_UP_S:
+        if time.monotonic() - self._read_s < _READ_EVERY_S:
             return
-        self._looked_s = time.monotonic()
+        self._read_s = time.monotonic()
         try:
             for message in _messages(self._options, _SCHEMAS, "beginning", follow=False):
                 self._add(message)
