@@ -27,6 +27,7 @@ _POLL_S = 0.2
 _BATCH = 500
 _SCHEMAS = "fabric.schemas"
 _READ_EVERY_S = 10.0  # least time between two reads: made-up fingerprints must not keep us reading
+_DEFECTS = (ValueError, LookupError, EOFError, TypeError, AttributeError, OverflowError, RecursionError)
 
 _log = logging.getLogger(__name__)
 
@@ -141,8 +142,7 @@ class _Decoder:
         try:
             decoded = None if value is None else self._decode(value)
             key = (message.key() or b"").decode()
-        except (ValueError, KeyError, IndexError, EOFError, TypeError, AttributeError, OverflowError,
-                RecursionError, self._avro.schema.SchemaParseException) as error:  # fmt: skip
+        except (*_DEFECTS, self._avro.schema.SchemaParseException) as error:
             _log.warning("%s: no record of fabrictime: %s", place, error)
             return None
         append_ns = message.timestamp()[1] * 1_000_000
