@@ -56,7 +56,7 @@ $(VENV)/.installed: requirements.lock
 
 # What tests, benches and `make lock` need besides.
 $(VENV)/.complete: $(VENV)/.installed
-	@echo "fabrictime: installing the packages of tests and benches, 0.6 GB"
+	@echo "fabrictime: installing the packages of tests and benches, 1.0 GB"
 	@$(BIN)/python tools/install.py all
 	@touch $@
 
