@@ -255,10 +255,12 @@ class DiagnosisInputs(Operator):
             job = self._jobs[message.key] = _Job(self._new_view(message.key), message.log_ns)
         job.view.take(record, message.log_ns)
         job.taken_ns = message.log_ns
-        if record["host"] not in job.hosts or any(_nics_of(record) - job.nics):
+        nics = _nics_of(record)
+        if record["host"] not in job.hosts or not nics <= job.nics:
             job.hosts |= {record["host"]}
-            job.nics |= _nics_of(record)
-            self._update_wanted()
+            job.nics |= nics
+            self._nics |= nics
+            self._hosts |= {record["host"], *map(host_of, nics)}
 
     def _new_view(self, name: str) -> JobView:
         view, past = JobView(name), self._past.pop(name, None)

@@ -6,7 +6,7 @@ A job of a thousand ranks keeps 60,000 records. An evaluation reads only those o
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -51,6 +51,11 @@ class Member(NamedTuple):
     ranks: int
     nics: tuple[str, ...]
     gpu: str | None
+
+    @property
+    def size_first(self) -> tuple[int, str]:
+        """Order of memberships: that of the largest communicator comes first."""
+        return -self.ranks, self.communicator
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,9 @@ class Process:
     """(end, number) of all records, sorted."""
     _since: tuple[int, list[Batch]] | None = None
     """The last result of `since`, because an evaluation needs it several times."""
+    _members: tuple[Member, ...] | None = None
+    """The last result of `members`, until a membership changes; `_nics`: that of `nics`."""
+    _nics: tuple[str, ...] | None = None
     _ended: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
     """Maps number of a record to what ended in it, for records that were queried."""
 
@@ -207,6 +215,12 @@ class Process:
                 ended[place] = max(ended.get(place, -1), seq)
         return [numbered for numbered in reversed(running) if len(numbered[1])]
 
+    def operations(self, begin_ns: int) -> list[Rows]:
+        """Return the operations that may run after a time, in the order of their records."""
+        parts = [(batch.number, batch.operations) for batch in self.since(begin_ns)]
+        earlier = self.running_before(begin_ns)
+        return [rows for _, rows in (sorted(earlier + parts, key=_number) if earlier else parts)]
+
     def _ended_of(self, batch: Batch) -> dict[tuple[int, int], int]:
         """Return, by communicator and kind of order, the greatest number of an operation that ended in a
         record."""
@@ -215,35 +229,93 @@ class Process:
             newest = self._ended[batch.number] = _newest_ended(batch)
         return newest
 
-    def ended_before(self, end_ns: int) -> bool:
-        """Return whether a record that begins before a time reports the end of the process."""
-        return self.ended_at(end_ns) is not None
-
     def ended_at(self, end_ns: int) -> int | None:
         """Return the time at which the process ended, by a record that begins before `end_ns`; else None."""
+        if not self._final:
+            return None
         ends = [self._batches[number] for number in self._final]
         return min((batch.end_ns for batch in ends if batch.begin_ns < end_ns), default=None)
 
     # ------------------------------------------------------------------------------------------ memberships
 
     @property
-    def members(self) -> Iterable[Member]:
-        """The process's memberships, by communicator."""
-        return (self.joined[name] for name in sorted(self.joined))
+    def members(self) -> tuple[Member, ...]:
+        """The process's memberships, sorted by communicator."""
+        if self._members is None:
+            self._members = tuple(self.joined[name] for name in sorted(self.joined))
+        return self._members
 
-    def join(self, number: int, member: Member) -> None:
-        """Add a membership that the record with this number contains; the newest one counts."""
-        known_at, previous = self.joined_at.get(member.communicator, -1), self.joined.get(member.communicator)
-        if number < known_at:
-            if previous is not None and not previous.nics:
-                self.joined[member.communicator] = previous._replace(nics=member.nics)
-            return
-        nics = member.nics or (previous.nics if previous is not None else ())
-        self.joined[member.communicator] = member._replace(nics=nics)
-        self.joined_at[member.communicator] = number
+    @property
+    def nics(self) -> tuple[str, ...]:
+        """The NICs that the memberships name, those of the largest communicator first."""
+        if self._nics is None:
+            ordered = sorted(self.members, key=lambda member: member.size_first)
+            self._nics = tuple(dict.fromkeys(nic for member in ordered for nic in member.nics))
+        return self._nics
+
+    def join(self, number: int, member: Member) -> bool:
+        """Add a membership that the record with this number contains; the newest one counts.
+
+        Return whether that changes the memberships.
+        """
+        name, previous = member.communicator, self.joined.get(member.communicator)
+        if previous is not None and number < self.joined_at[name]:
+            joined = previous if previous.nics else previous._replace(nics=member.nics)
+        else:
+            nics = member.nics or (previous.nics if previous is not None else ())
+            joined = member._replace(nics=nics)
+            self.joined_at[name] = number
+        if joined == previous:
+            return False
+        self.joined[name], self._members, self._nics = joined, None, None
         while len(self.joined) > MAX_MEMBERS:
             oldest = min(self.joined_at, key=lambda name: (self.joined_at[name], name))
             del self.joined[oldest], self.joined_at[oldest]
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator of the job."""
+
+    id: str
+    ranks: int
+    processes: dict[int, int]
+    """Maps rank to process."""
+
+    @property
+    def size(self) -> int:
+        """Number of its ranks, as reported or else as known."""
+        return self.ranks or len(self.processes)
+
+
+class Claims(NamedTuple):
+    """Which processes claim each rank of each communicator."""
+
+    owners: dict[str, dict[int, list[tuple[int, Process]]]]
+    """Maps communicator and rank to processes, each with its name."""
+    sizes: dict[str, int]
+    """Number of ranks of each communicator."""
+    contested: list[tuple[str, int, list[Process]]]
+    """Communicator, rank and processes of each rank that several processes claim."""
+
+    @classmethod
+    def of(cls, processes: Mapping[int, Process]) -> Claims:
+        """Return the claims of processes, given by name."""
+        owners: dict[str, dict[int, list[tuple[int, Process]]]] = {}
+        sizes: dict[str, int] = {}
+        for name, process in sorted(processes.items(), key=_name):
+            for member in process.members:
+                ranks = owners.setdefault(member.communicator, {})
+                ranks.setdefault(member.rank, []).append((name, process))
+                sizes[member.communicator] = max(sizes.get(member.communicator, 0), member.ranks)
+        contested = [
+            (communicator, rank, [process for _, process in claims])
+            for communicator, ranks in owners.items()
+            for rank, claims in ranks.items()
+            if len(claims) > 1
+        ]
+        return cls(owners, sizes, contested)
 
 
 def _newest_ended(batch: Batch) -> dict[tuple[int, int], int]:
@@ -261,6 +333,14 @@ def _newest_ended(batch: Batch) -> dict[tuple[int, int], int]:
         for communicator, key, seq in places:
             newest[communicator, key] = max(newest.get((communicator, key), -1), seq)
     return newest
+
+
+def _name(entry: tuple[int, Process]) -> int:
+    return entry[0]
+
+
+def _number(part: tuple[int, Rows]) -> int:
+    return part[0]
 
 
 def _end(entry: tuple[int, int]) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import chain
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from schemas.ids import natural
 from streams.diagnosis.job.columns import hash_of
-from streams.diagnosis.job.process import Activity, Batch, Member, Process
+from streams.diagnosis.job.process import Activity, Batch, Claims, Communicator, Process
 from streams.diagnosis.job.view import JobView
 from streams.diagnosis.rules import LATE_NS
 
@@ -16,8 +18,7 @@ STOPPED_SHARE: Final = 0.5
 """Share of the samples of a process from which on it counts as stopped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(NamedTuple):
     """A process of the job. `number`: its rank in the job's largest communicator."""
 
     number: int
@@ -58,16 +59,6 @@ class Rank:
         return f"rank {self.number} on {self.host}"
 
 
-@dataclass(frozen=True, slots=True)
-class Communicator:
-    """A communicator of the job."""
-
-    id: str
-    ranks: int
-    processes: dict[int, int]
-    """Maps rank to process."""
-
-
 @dataclass(slots=True)
 class Ranks:
     """The ranks of a job, by process."""
@@ -88,6 +79,11 @@ class Ranks:
         process = group.processes.get(rank) if group is not None else None
         return None if process is None else self.by_process.get(process)
 
+    def size_of(self, communicator: int) -> int:
+        """Return the number of ranks of a communicator; 0 if it is unknown."""
+        group = self.communicators.get(communicator)
+        return group.size if group is not None else 0
+
     @property
     def reported(self) -> list[Rank]:
         """Ranks with a record in the interval."""
@@ -102,32 +98,38 @@ class Ranks:
 def ranks_of(job: JobView, begin_ns: int, end_ns: int) -> Ranks:
     """Return the ranks of a job. A process that another one has replaced is left out."""
     result = Ranks()
-    owners: dict[str, dict[int, list[Process]]] = {}
-    sizes: dict[str, int] = {}
-    for name in sorted(job.processes):
-        for member in job.processes[name].members:
-            owners.setdefault(member.communicator, {}).setdefault(member.rank, []).append(job.processes[name])
-            sizes[member.communicator] = max(sizes.get(member.communicator, 0), member.ranks)
-    replaced: set[tuple[str, str, str]] = set()
-    for communicator, ranks in owners.items():
-        for rank, claims in ranks.items():
-            replaced |= _losers(result, communicator, rank, claims, begin_ns)
+    claims = job.claims.of(job.joins, lambda: Claims.of(job.processes))
+    owners, sizes = claims.owners, claims.sizes
+    replaced: frozenset[tuple[str, str, str]] = frozenset()
+    for contested in claims.contested:
+        replaced |= _losers(result, *contested, begin_ns)
     main = min(owners, key=lambda c: (-sizes[c], -len(owners[c]), c), default=None)
     result.total = max(sizes.values(), default=0)
-    lag_ns = _median([process.newest.append_ns - process.newest.end_ns for process in job.processes.values()])
+    newest = [process.newest for process in job.processes.values()]
+    lag_ns = _median([batch.append_ns - batch.end_ns for batch in newest])
     living = [process for _, process in sorted(job.processes.items()) if process.key not in replaced]
     _number(result, living, main, (begin_ns, end_ns), lag_ns)
-    for communicator, ranks in owners.items():
-        processes = {
-            rank: hash_of("/".join(claim.key))
-            for rank, claims in ranks.items()
-            for claim in claims
-            if claim.key not in replaced
-        }
-        result.communicators[hash_of(communicator)] = Communicator(
-            communicator, sizes[communicator], processes
-        )
+    result.communicators = job.communicators.of(
+        (job.joins, replaced), lambda: _communicators(claims, replaced)
+    )
     return result
+
+
+def _communicators(claims: Claims, replaced: frozenset[tuple[str, str, str]]) -> dict[int, Communicator]:
+    """Return the communicators by hash of their ids, without replaced processes."""
+    return {
+        hash_of(communicator): Communicator(
+            communicator,
+            claims.sizes[communicator],
+            {
+                rank: name
+                for rank, processes in ranks.items()
+                for name, process in processes
+                if process.key not in replaced
+            },
+        )
+        for communicator, ranks in claims.owners.items()
+    }
 
 
 def _losers(
@@ -135,8 +137,6 @@ def _losers(
 ) -> set[tuple[str, str, str]]:
     """Return the processes that a newer one has replaced as a rank; record a conflict if two living ones
     claim it."""
-    if len(claims) < 2:
-        return set()
     ordered = sorted(
         claims, key=lambda process: (not process.newest.ended, process.newest.end_ns, process.key)
     )
@@ -170,24 +170,22 @@ def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int)
     begin_ns, end_ns = interval
     inside = process.overlapping(begin_ns, end_ns)
     newest = inside[-1] if inside else process.newest
-    members = list(process.members)
-    nics = dict.fromkeys(nic for member in sorted(members, key=_size_first) for nic in member.nics)
-    for batch in inside:
-        nics.update(dict.fromkeys(batch.nics))
+    batch_nics = dict.fromkeys(batch.nics for batch in inside)
     late_ns = newest.append_ns - newest.end_ns - lag_ns
+    ended_ns = process.ended_at(end_ns)
     growth = _growth(process, inside)
     return Rank(
         number=number,
         process=newest.process,
         host=process.host,
-        nics=tuple(nics),
-        gpu=next((member.gpu for member in members if member.gpu is not None), None),
-        synced=all(b.synced for b in inside or [newest]),
-        bound_ns=max((b.bound_ns for b in inside or [newest]), default=0.0),
+        nics=tuple(dict.fromkeys(chain(process.nics, *batch_nics))),
+        gpu=next((member.gpu for member in process.members if member.gpu is not None), None),
+        synced=all(map(attrgetter("synced"), inside or [newest])),
+        bound_ns=max(map(attrgetter("bound_ns"), inside or [newest])),
         reported=bool(inside),
         seen_ns=newest.end_ns,
-        ended=process.ended_before(end_ns),
-        ended_ns=process.ended_at(end_ns),
+        ended=ended_ns is not None,
+        ended_ns=ended_ns,
         late_ns=late_ns if late_ns > LATE_NS else 0,
         dropped=growth[0],
         invalid=growth[1],
@@ -209,10 +207,6 @@ def _growth(process: Process, inside: list[Batch]) -> tuple[int, int, int]:
 
 def _counts(batch: Batch) -> tuple[int, int, int]:
     return batch.dropped, batch.invalid, batch.ignored
-
-
-def _size_first(member: Member) -> tuple[int, str]:
-    return -member.ranks, member.communicator
 
 
 def _median(values: list[int]) -> int:

@@ -9,10 +9,10 @@ up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,11 +21,13 @@ from streams.diagnosis.answers import Answers
 from streams.diagnosis.job.baseline import Baselines
 from streams.diagnosis.job.columns import Op, Pair, Rows, Sum, Transfer, hash_of
 from streams.diagnosis.job.late_ranks import LateRanks
-from streams.diagnosis.job.process import Batch, Member, Process, batch_of
+from streams.diagnosis.job.process import Batch, Claims, Communicator, Member, Process, batch_of
 from streams.diagnosis.job.ras_history import RasHistory
 from streams.diagnosis.network.moved_flows import MovedFlows
 from streams.diagnosis.rules import CAUSE_GAP_NS, KEEP_NS, MAX_OPERATIONS, MAX_RECORDS, MAX_SUMMARIES
 from streams.runtime.units import NS_PER_S
+
+T = TypeVar("T")
 
 
 class Columns(NamedTuple):
@@ -122,6 +124,19 @@ class Stalls:
         self._has_cause = (self._has_cause or has_cause) and age_ns > 0
 
 
+class Latest(Generic[T]):
+    """Keeps the last result of a function, as long as what it depends on stays the same."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Hashable, T] | None = None
+
+    def of(self, inputs: Hashable, make: Callable[[], T]) -> T:
+        """Return the result of `make`; call it only if `inputs`, which determine it, have changed."""
+        if self._last is None or self._last[0] != inputs:
+            self._last = inputs, make()
+        return self._last[1]
+
+
 INTERVALS_KEPT: Final = 512
 """Number of evaluated intervals that are kept. They tell whether the job was fast while a fault lasted."""
 
@@ -144,6 +159,12 @@ class JobView:
         self.baselines = Baselines()
         self.history: deque[Interval] = deque(maxlen=INTERVALS_KEPT)
         self.processes: dict[int, Process] = {}
+        self.joins = 0
+        """Grows when a process is added or removed, and when the memberships of one change."""
+        self.claims = Latest[Claims]()
+        self.communicators = Latest[dict[int, Communicator]]()
+        self.available = Latest[dict[tuple[str, bool], frozenset[str]]]()
+        """Links between each leaf and the spines that the known routes between the job's NICs cross."""
         self.ras = RasHistory()
         self.forgotten = 0
         """Number of rows dropped so far because the view was full."""
@@ -199,12 +220,13 @@ class JobView:
         process = self.processes.get(name)
         if process is None:
             process = self.processes[name] = Process(key, record["source"], record["version"])
+            self.joins += 1
         if record["batch"] in process:
             return
         batch = batch_of(record, name, append_ns)
         process.add(batch)
         for communicator in record["communicators"]:
-            process.join(
+            self.joins += process.join(
                 batch.number,
                 Member(
                     communicator["id"],
@@ -235,6 +257,7 @@ class JobView:
         self._size -= batch.size
         if not len(process):
             del self.processes[name]
+            self.joins += 1
         return batch.size
 
     def batches(self) -> Iterable[Batch]:
@@ -250,13 +273,9 @@ class JobView:
         """
         batches: list[Batch] = []
         operations: list[Rows] = []
-        for name in sorted(self.processes):
-            process = self.processes[name]
-            later, earlier = process.since(begin_ns), process.running_before(begin_ns)
-            batches += [batch for batch in later if batch.begin_ns < end_ns]
-            parts = [(batch.number, batch.operations) for batch in later]
-            parts += earlier
-            operations += [rows for _, rows in sorted(parts, key=_number)]
+        for _, process in sorted(self.processes.items(), key=_name):
+            batches += process.overlapping(begin_ns, end_ns)
+            operations += process.operations(begin_ns)
         return Columns(
             _stack(operations, len(Op)),
             _stack([b.transfers for b in batches], len(Transfer)),
@@ -267,8 +286,8 @@ class JobView:
         )
 
 
-def _number(part: tuple[int, Rows]) -> int:
-    return part[0]
+def _name(entry: tuple[int, Process]) -> int:
+    return entry[0]
 
 
 def _stack(parts: list[Rows], width: int) -> Rows:

@@ -368,14 +368,9 @@ def _kinds(rows: Rows, ranks: Ranks) -> tuple[Ints, list[Kind]]:
     exponent = np.ceil(np.log2(np.maximum(rows[:, Op.BYTES], 1).astype(np.float64))).astype(np.int64)
     keys = mixed(rows[:, Op.COMMUNICATOR], rows[:, Op.FUNCTION], exponent)
     unique_keys, at = distinct(keys)
-    first = np.empty(len(unique_keys), np.int64)
-    first[at[::-1]] = np.arange(len(at))[::-1]
-    sizes = {
-        name: communicator.ranks or len(communicator.processes)
-        for name, communicator in ranks.communicators.items()
-    }
+    first = _first_rows(at, len(unique_keys))
     names = [
-        (sizes.get(int(rows[row, Op.COMMUNICATOR]), 0), int(rows[row, Op.FUNCTION]), int(exponent[row]))
+        (ranks.size_of(int(rows[row, Op.COMMUNICATOR])), int(rows[row, Op.FUNCTION]), int(exponent[row]))
         for row in first
     ]
     kinds = sorted(set(names))
@@ -387,6 +382,13 @@ def _kinds(rows: Rows, ranks: Ranks) -> tuple[Ints, list[Kind]]:
 # ------------------------------------------------------------------------------------------- pace
 
 
+def _first_rows(group: Ints, count: int) -> Ints:
+    """Return the first row of each group; 0 for a group without rows."""
+    first = np.zeros(count, np.int64)
+    first[group[::-1]] = np.arange(len(group))[::-1]
+    return first
+
+
 def _find_iterations(work: Work, ranks: Ranks) -> None:
     """Set the iterations and the pace, found at the rank and communicator with the most rows."""
     rows = work.rows
@@ -396,20 +398,13 @@ def _find_iterations(work: Work, ranks: Ranks) -> None:
     rank = work.rank[work.grouped]
     at = code * (int(rank.max()) + 1) + rank
     counts = np.bincount(at)
-    first = np.zeros(len(counts), np.int64)
-    first[at[::-1]] = np.arange(len(at))[::-1]
-    sizes = {
-        name: communicator.ranks or len(communicator.processes)
-        for name, communicator in ranks.communicators.items()
-    }
-    best = min(
-        np.flatnonzero(counts == counts.max()).tolist(),
-        key=lambda g: (
-            -sizes.get(int(rows[work.grouped[first[g]], Op.COMMUNICATOR]), 0),
-            int(work.rank[work.grouped[first[g]]]),
-            int(rows[work.grouped[first[g]], Op.COMMUNICATOR]),
-        ),
-    )
+    first = work.grouped[_first_rows(at, len(counts))]
+
+    def place(group: int) -> tuple[int, int, int]:
+        communicator = int(rows[first[group], Op.COMMUNICATOR])
+        return -ranks.size_of(communicator), int(work.rank[first[group]]), communicator
+
+    best = min(np.flatnonzero(counts == counts.max()).tolist(), key=place)
     selected = work.grouped[(at == best) & ~work.running[work.grouped]]
     selected = selected[np.argsort(rows[selected, Op.SEQ])]
     if len(selected) < 2:
@@ -417,7 +412,7 @@ def _find_iterations(work: Work, ranks: Ranks) -> None:
     seq, begin = rows[selected, Op.SEQ], work.begin[selected]
     kind = mixed(rows[selected, Op.FUNCTION], rows[selected, Op.BYTES]) >> 1
     kind = np.abs(kind)
-    size = sizes.get(int(rows[selected[0], Op.COMMUNICATOR]), 0)
+    size = ranks.size_of(int(rows[selected[0], Op.COMMUNICATOR]))
     work.pace_ns = float(begin[-1] - begin[0]) / max(1, int(seq[-1] - seq[0]))
     work.iterations = find_iterations(seq, kind, begin, work.end[selected])
     if work.iterations is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
 from statistics import fmean
@@ -28,31 +29,42 @@ def link_loads(case: Case) -> list[LinkLoad]:
     """
     rates: dict[tuple[str, bool], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     pairs: dict[str, float] = defaultdict(float)
-    available: dict[tuple[str, bool], set[str]] = defaultdict(set)
     flows, traffic, job = 0, case.traffic, case.job.job
     is_named = any(flow["job"] == job for flow in traffic.flows.values())
     for pair in traffic.pairs.values():
-        is_few = len(traffic.pairs) <= MAX_PAIRS
-        routes = list(case.network.routes.of_pair(pair.nic, pair.peer)) if is_few else []
         own = [flow for flow in pair.flows if not is_named or flow["job"] == job]
         for flow in own:
             ends = _ends_of(traffic.routes.get(flow["flow_id"], ()))
             flows += bool(ends)
             for place, link in ends:
-                available[place].add(link)
                 rates[place][link] += max(flow["rate_bps"], 1.0)
                 pairs[link] += 1 / len(own)
-        for place, link in chain.from_iterable(map(_ends_of, routes)):
-            available[place].add(link)
+    available = _available(case)
     loads: list[LinkLoad] = []
     for place, rate_by_link in rates.items():
-        count = len(available[place])
+        count = len(available.get(place, frozenset()) | rate_by_link.keys())
         mean = fmean([*rate_by_link.values(), *[0.0] * (count - len(rate_by_link))])
         loads += [
             LinkLoad(place[0], link, place[1], pairs[link], rate / mean, len(rate_by_link), count, flows)
             for link, rate in rate_by_link.items()
         ]
     return sorted(loads, key=lambda load: (-load.times, load.link))
+
+
+def _available(case: Case) -> dict[tuple[str, bool], frozenset[str]]:
+    """Return the links that the known routes between the job's NICs cross, by place; none for many pairs."""
+    pairs, routes = case.traffic.pairs, case.network.routes
+    if len(pairs) > MAX_PAIRS:
+        return {}
+    routes_of_pairs = tuple(routes.of_pair(*pair) for pair in pairs)
+    return case.job.available.of(routes_of_pairs, lambda: _links_by_place(routes_of_pairs))
+
+
+def _links_by_place(routes_of_pairs: Iterable[frozenset[Links]]) -> dict[tuple[str, bool], frozenset[str]]:
+    links: dict[tuple[str, bool], set[str]] = defaultdict(set)
+    for place, link in chain.from_iterable(map(_ends_of, chain.from_iterable(routes_of_pairs))):
+        links[place].add(link)
+    return {place: frozenset(names) for place, names in links.items()}
 
 
 def max_pairs(case: Case) -> float | None:

@@ -56,7 +56,8 @@ def _per_byte(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
         (pair.data_ns or 0.0) * (median_bytes / max(pair.chunk_bytes, 4_096.0) if differ else 1.0)
         for pair in pairs
     ]
-    return [(pair, value, median(values)) for pair, value in zip(pairs, values, strict=True)]
+    typical = median(values) if values else 0.0
+    return [(pair, value, typical) for pair, value in zip(pairs, values, strict=True)]
 
 
 def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:

@@ -7,7 +7,7 @@ operations. Only pairs of different hosts count: others do not use the network.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, NamedTuple
@@ -239,25 +239,24 @@ def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
     names = {hash_of(nic): nic for nic in traffic.nics}
     flows = {hash_of(name): flow for name, flow in traffic.flows.items()}
     by_number = {rank.number: rank for rank in ranks}
-    keys = mixed(rows[:, Pair.PROCESS], rows[:, Pair.NIC], rows[:, Pair.PEER], rows[:, Pair.FLOW])
-    _, first, at = np.unique(keys, return_index=True, return_inverse=True)
-    count = np.bincount(at, rows[:, Pair.COUNT].astype(np.float64))
-    total = np.bincount(at, rows[:, Pair.COUNT].astype(np.float64) * rows[:, Pair.MEAN])
-    amount = np.bincount(at, rows[:, Pair.BYTES].astype(np.float64))
+    named = rows[:, (Pair.PROCESS, Pair.NIC, Pair.PEER, Pair.FLOW)]
+    _, first, at = np.unique(mixed(*named.T), return_index=True, return_inverse=True)
+    count, mean, size, shortest = rows[:, (Pair.COUNT, Pair.MEAN, Pair.BYTES, Pair.MIN)].T.astype(np.float64)
     smallest = np.full(len(first), np.inf)
-    np.minimum.at(smallest, at, rows[:, Pair.MIN].astype(np.float64))
-    for index, row in enumerate(rows[first]):
-        nic, flow = names.get(int(row[Pair.NIC])), flows.get(int(row[Pair.FLOW]))
-        rank = by_number.get(int(row[Pair.PEER]))
+    np.minimum.at(smallest, at, shortest)
+    sums = (np.bincount(at, values).tolist() for values in (count, count * mean, size))
+    for (process, name, number, flow_name), min_ns, *counted in zip(
+        named[first].tolist(), smallest.tolist(), *sums, strict=True
+    ):
+        nic, flow, rank = names.get(name), flows.get(flow_name), by_number.get(number)
         peer = _peer_of(flow, rank, nic)
         if nic is None or not peer or host_of(nic) == host_of(peer):
             continue
         pair = _pair(traffic, nic, peer)
         pair.queue_pairs += 1
-        own = ranks.by_process.get(int(row[Pair.PROCESS]))
-        pair.ranks |= {end.number for end in (own, rank) if end is not None}
-        _add_mean(pair, "queue pair", float(count[index]), float(total[index]), float(amount[index]))
-        pair.min_ns = min(pair.min_ns or np.inf, float(smallest[index]))
+        pair.ranks |= {end.number for end in filter(None, (ranks.by_process.get(process), rank))}
+        _add_mean(pair, "queue pair", *counted)
+        pair.min_ns = min(pair.min_ns or np.inf, min_ns)
 
 
 def _peer_of(flow: Flow | None, rank: Rank | None, nic: str | None) -> str:
@@ -291,37 +290,37 @@ def _add_transfers(traffic: Traffic, ranks: Ranks, work: Work, rows: Rows) -> No
     if not len(rows):
         return
     alone = _without_late_ranks(work, rows)
-    keys = mixed(*(rows[:, at] for at in (Transfer.PROCESS, Transfer.COMMUNICATOR, Transfer.PEER)))
-    keys = mixed(keys, rows[:, Transfer.SENDS])
+    ends = rows[:, (Transfer.PROCESS, Transfer.COMMUNICATOR, Transfer.PEER, Transfer.SENDS)]
+    keys = mixed(mixed(*ends.T[:3]), ends[:, 3])
     _, first, at = np.unique(keys, return_index=True, return_inverse=True)
 
-    def total(values: Floats) -> Floats:
-        return np.bincount(at, values, len(first)).astype(np.float64)
+    def totals(*columns: Floats | Ints) -> Iterator[list[float]]:
+        return (np.bincount(at, values.astype(np.float64), len(first)).tolist() for values in columns)
 
     done = rows[:, Transfer.END] > rows[:, Transfer.BEGIN]
-    length = total(np.where(done, rows[:, Transfer.END] - rows[:, Transfer.BEGIN], 0).astype(np.float64))
-    late = total(np.maximum(rows[:, Transfer.GPU_LATE], 0) * alone)
-    flush = total(np.maximum(rows[:, Transfer.FLUSH], 0).astype(np.float64))
-    for index, row in enumerate(rows[first]):
-        pair = _pair_of_transfer(traffic, ranks, row)
+    length = np.where(done, rows[:, Transfer.END] - rows[:, Transfer.BEGIN], 0)
+    late, flush = np.maximum(rows[:, Transfer.GPU_LATE], 0) * alone, np.maximum(rows[:, Transfer.FLUSH], 0)
+    pairs = [_pair_between(traffic, ranks, *end) for end in ends[first].tolist()]
+    for pair, sends, length_ns, late_ns, flush_ns in zip(
+        pairs, ends[first, 3].tolist(), *totals(length, late, flush), strict=True
+    ):
         if pair is None:
             continue
-        share = float(late[index] / max(length[index], 1.0))
-        if row[Transfer.SENDS]:
+        share = late_ns / max(length_ns, 1.0)
+        if sends:
             pair.gpu_late_share = max(pair.gpu_late_share, min(1.0, share))
         else:
-            share += float(flush[index] / max(length[index], 1.0))
+            share += flush_ns / max(length_ns, 1.0)
             pair.receive_gpu_share = max(pair.receive_gpu_share, min(1.0, share))
     measured = (rows[:, Transfer.SENDS] > 0) & (rows[:, Transfer.NETWORK_LATE] >= 0) & (alone >= MIN_ALONE)
+    place = at[measured]
     rows, alone, keys = rows[measured], alone[measured], keys[measured]
     _, first, at = np.unique(mixed(keys, _size_of(rows[:, Transfer.BYTES])), True, True)
-    count = np.bincount(at, minlength=len(first)).astype(np.float64)
-    network = total(rows[:, Transfer.NETWORK_LATE] * alone)
-    amount = total(rows[:, Transfer.BYTES].astype(np.float64))
-    for index, row in enumerate(rows[first]):
-        pair = _pair_of_transfer(traffic, ranks, row)
+    sums = totals(np.ones(len(rows)), rows[:, Transfer.NETWORK_LATE] * alone, rows[:, Transfer.BYTES])
+    for end, *counted in zip(place[first].tolist(), *sums, strict=True):
+        pair = pairs[end]
         if pair is not None:
-            _add_mean(pair, "transfer", float(count[index]), float(network[index]), float(amount[index]))
+            _add_mean(pair, "transfer", *counted)
 
 
 def _without_late_ranks(work: Work, rows: Rows) -> Floats:
@@ -346,17 +345,16 @@ def _without_late_ranks(work: Work, rows: Rows) -> Floats:
     return np.where(names[place] == targets, share[place], shares)
 
 
-def _pair_of_transfer(traffic: Traffic, ranks: Ranks, row: Ints) -> NicPair | None:
-    """Return the pair of NICs between which a transfer's data move, from sender to receiver; None without
-    network."""
-    own = ranks.by_process.get(int(row[Transfer.PROCESS]))
-    peer = ranks.of(int(row[Transfer.COMMUNICATOR]), int(row[Transfer.PEER]))
+def _pair_between(
+    traffic: Traffic, ranks: Ranks, process: int, communicator: int, number: int, sends: int = 1
+) -> NicPair | None:
+    """Return the pair of NICs between which a process exchanges data with a rank, from sender to receiver;
+    None without network."""
+    own, peer = ranks.by_process.get(process), ranks.of(communicator, number)
     if own is None or peer is None or own.host == peer.host or not own.nics or not peer.nics:
         return None
-    if row[Transfer.SENDS]:
-        pair = _pair(traffic, own.nic, _nic_for(peer, own.nic))
-    else:
-        pair = _pair(traffic, peer.nic, _nic_for(own, peer.nic))
+    sender, receiver = (own, peer) if sends else (peer, own)
+    pair = _pair(traffic, sender.nic, _nic_for(receiver, sender.nic))
     pair.ranks |= {own.number, peer.number}
     return pair
 
@@ -367,19 +365,15 @@ def _add_sends(traffic: Traffic, ranks: Ranks, work: Work) -> None:
     if not len(sends):
         return
     rows = work.rows[sends]
-    keys = mixed(rows[:, Op.PROCESS], rows[:, Op.COMMUNICATOR], rows[:, Op.PEER])
-    keys = mixed(keys, _size_of(rows[:, Op.BYTES]))
+    ends = rows[:, (Op.PROCESS, Op.COMMUNICATOR, Op.PEER)]
+    keys = mixed(mixed(*ends.T), _size_of(rows[:, Op.BYTES]))
     _, first, at = np.unique(keys, return_index=True, return_inverse=True)
-    count = np.bincount(at).astype(np.float64)
-    total, amount = np.bincount(at, work.network[sends]), np.bincount(at, rows[:, Op.BYTES])
-    for index, row in enumerate(rows[first]):
-        own = ranks.by_process.get(int(row[Op.PROCESS]))
-        peer = ranks.of(int(row[Op.COMMUNICATOR]), int(row[Op.PEER]))
-        if own is None or peer is None or own.host == peer.host or not own.nics or not peer.nics:
-            continue
-        pair = _pair(traffic, own.nic, _nic_for(peer, own.nic))
-        pair.ranks |= {own.number, peer.number}
-        _add_mean(pair, "operation", float(count[index]), float(total[index]), float(amount[index]))
+    weights = (np.ones(len(rows)), work.network[sends], rows[:, Op.BYTES])
+    sums = (np.bincount(at, values).tolist() for values in weights)
+    for end, *counted in zip(ends[first].tolist(), *sums, strict=True):
+        pair = _pair_between(traffic, ranks, *end)
+        if pair is not None:
+            _add_mean(pair, "operation", *counted)
 
 
 def _bound(traffic: Traffic) -> None:
@@ -411,4 +405,4 @@ def _add_links(traffic: Traffic, network: NetworkView) -> None:
 
 def _add(table: LinkTable, links: Links, pair: NicPair) -> None:
     for link in links:
-        table.setdefault(link, {})[pair.nic, pair.peer] = pair
+        table.setdefault(link, {})[pair.key] = pair

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from schemas.ids import cable_id, host_of
@@ -55,7 +56,7 @@ class Routes(Protocol):
     def of_flow(self, nic: str, peer: str, path: int, peer_port: int) -> Links:
         """Return the links of a flow, in order; empty if they are not known."""
 
-    def of_pair(self, nic: str, peer: str) -> Collection[Links]:
+    def of_pair(self, nic: str, peer: str) -> frozenset[Links]:
         """Return the known routes from one NIC to another."""
 
     def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
@@ -71,23 +72,31 @@ class RecordedRoutes:
         self._paths: dict[tuple[str, str], dict[int, Links]] = {}
         self._answers: dict[tuple[str, str], dict[int, Links]] = {}
         self._known: dict[Links, Links] = {}
+        self.version = 0
+        """Grows when routes change; a repeated record does not change it."""
 
     def take_flow_routes(self, record: FlowRoutes) -> None:
         """Add the routes of a pair's flows."""
-        self._flows[record["nic"], record["peer"]] = {
+        flow_routes = {
             (route["path"], route["peer_port"]): self._one(route["links"])
             for route in record["routes"]
             if route["leg"] == "DATA" and route["complete"]
         }
+        self._replace(self._flows, (record["nic"], record["peer"]), flow_routes)
 
     def take_paths(self, record: PathMaps) -> None:
         """Add the routes of a pair's probes."""
         for leg, routes in ((Leg.REQUEST, self._paths), (Leg.ANSWER, self._answers)):
-            routes[record["nic"], record["peer"]] = {
+            new = {
                 path_map["path"]: self._one(path_map["links"])
                 for path_map in record["paths"]
                 if path_map["leg"] == leg and path_map["complete"]
             }
+            self._replace(routes, (record["nic"], record["peer"]), new)
+
+    def _replace(self, routes: dict[T, R], pair: T, new: R) -> None:
+        self.version += routes.get(pair) != new
+        routes[pair] = new
 
     def _one(self, links: list[str]) -> Links:
         route = tuple(links)
@@ -99,10 +108,10 @@ class RecordedRoutes:
         traced = self._flows.get((nic, peer), {}).get((path, peer_port))
         return traced or self._paths.get((nic, peer), {}).get(path, ())
 
-    def of_pair(self, nic: str, peer: str) -> Collection[Links]:
+    def of_pair(self, nic: str, peer: str) -> frozenset[Links]:
         """Return the known routes from one NIC to another."""
         pair = (nic, peer)
-        return {*self._flows.get(pair, {}).values(), *self._paths.get(pair, {}).values()}
+        return frozenset({*self._flows.get(pair, {}).values(), *self._paths.get(pair, {}).values()})
 
     def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
         """Return the links of a probe's requests and those of its answers; each is empty if not all are
@@ -435,6 +444,7 @@ class NetworkView:
 _IN_FORCE: Final = (ActionOutcome.APPLIED, ActionOutcome.DUPLICATE)
 
 
+@lru_cache(maxsize=65_536)
 def _cable(link: str) -> str:
     return cable_id(link) if link.count(">") == 1 and "<" not in link else link
 

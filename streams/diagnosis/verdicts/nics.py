@@ -6,6 +6,7 @@ that the kernel measures of the job's own flows show that queue.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 from typing import Final, NamedTuple
@@ -78,18 +79,30 @@ class _SlowNic(NamedTuple):
 def _slowest_nic(case: Case) -> _SlowNic | None:
     """Return the NIC whose flows have the longest round trips, if nearly all of them have long ones."""
     flows = [flow for flow in case.traffic.flows.values() if flow["rtt_ns"] and flow["peer"]]
+    rtts: dict[str, list[float]] = defaultdict(list)
+    for flow in flows:
+        for name in {flow["nic"], flow["peer"]}:
+            rtts[name].append(float(flow["rtt_ns"] or 0))
+    ordered, min_times = sorted(float(flow["rtt_ns"] or 0) for flow in flows), case.rules.flow_times
     names = sorted({flow["nic"] for flow in flows})
-    slow = filter(None, (_slow_nic(flows, name, case.rules.flow_times) for name in names))
+    slow = filter(None, (_slow_nic(flows, name, rtts[name], ordered, min_times) for name in names))
     return max(slow, key=lambda nic: nic.times, default=None)
 
 
-def _slow_nic(flows: list[Flow], name: str, min_times: float) -> _SlowNic | None:
-    own = [float(flow["rtt_ns"] or 0) for flow in flows if name in (flow["nic"], flow["peer"])]
-    others = [float(flow["rtt_ns"] or 0) for flow in flows if name not in (flow["nic"], flow["peer"])]
-    if min(len(own), len(others)) < MIN_OTHERS:
+def _slow_nic(
+    flows: list[Flow], name: str, own: list[float], ordered: list[float], min_times: float
+) -> _SlowNic | None:
+    """Return a NIC if its flows are slower. `own`: their round trips; `ordered`: those of all, sorted."""
+    count = len(ordered) - len(own)
+    if min(len(own), count) < MIN_OTHERS:
         return None
-    typical = median(others)
-    if sum(rtt >= min_times * typical for rtt in own) < SLOW_SHARE * len(own):
+
+    def are_slow(typical: float) -> bool:
+        return sum(rtt >= min_times * typical for rtt in own) >= SLOW_SHARE * len(own)
+
+    if not are_slow(ordered[(count - 1) // 2]):  # the others' median is at least that
         return None
+    others = [flow for flow in flows if name not in (flow["nic"], flow["peer"])]
+    typical = median(float(flow["rtt_ns"] or 0) for flow in others)
     rate_bps = sum(flow["rate_bps"] for flow in flows if flow["nic"] == name)
-    return _SlowNic(name, median(own), typical, rate_bps)
+    return _SlowNic(name, median(own), typical, rate_bps) if are_slow(typical) else None

@@ -62,7 +62,7 @@ def test_intervals_are_those_of_a_plain_search(seed: int) -> None:
         before = [b for b in kept if b.end_ns <= begin_ns]
         running = [b.number for b in before if b.has_running and b is before[-1]]
         assert [number for number, _ in process.running_before(begin_ns)] == running
-        assert process.ended_before(end_ns) == any(b.ended and b.begin_ns < end_ns for b in kept)
+        assert (process.ended_at(end_ns) is not None) == any(b.ended and b.begin_ns < end_ns for b in kept)
 
 
 def test_an_operation_runs_until_a_later_record_has_its_end_or_that_of_a_later_one() -> None:
@@ -104,7 +104,11 @@ def test_an_unknown_record_cannot_be_removed() -> None:
 
 def test_the_newest_membership_counts_and_keeps_known_nics() -> None:
     process = process_of([])
-    process.join(2, Member("c", 1, 4, (), None))
-    process.join(1, Member("c", 0, 4, ("h0/n0",), None))
-
-    assert list(process.members) == [Member("c", 1, 4, ("h0/n0",), None)]
+    assert process.join(2, Member("c", 1, 4, (), None))
+    assert (list(process.members), process.nics) == ([Member("c", 1, 4, (), None)], ())
+    assert process.join(1, Member("c", 0, 4, ("h0/n0",), None))
+    assert (list(process.members), process.nics) == ([Member("c", 1, 4, ("h0/n0",), None)], ("h0/n0",))
+    assert not process.join(3, Member("c", 1, 4, (), None))
+    assert process.join(3, Member("a", 1, 8, ("h0/n1",), None))
+    assert [member.communicator for member in process.members] == ["a", "c"]
+    assert process.nics == ("h0/n1", "h0/n0"), "the largest communicator's first"

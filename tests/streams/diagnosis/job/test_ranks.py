@@ -70,3 +70,22 @@ def test_dropped_events_count_within_the_interval() -> None:
 def test_a_rank_without_records_in_the_interval_has_not_reported() -> None:
     found = ranks_of(view_of(Job(ranks=2)), BEGIN + 10 * S, BEGIN + 11 * S)
     assert [rank.reported for rank in found] == [False, False]
+
+
+def test_ranks_follow_each_change_of_processes_and_memberships() -> None:
+    job, other = Job(ranks=4), Job(ranks=4, communicator="0xbeef")
+    records = job.run(100 * MS) + other.run(100 * MS) + job.run(100 * MS)
+    records[5]["communicators"][0]["nics"] = ["h1/n0", "h1/n7"]
+    records[6]["communicators"][0]["ranks"] = 16
+    records[7]["process"] = "904-1"
+    records[9]["communicators"][0]["rank"] = 7
+    view = JobView(JOB, keep_ns=6)
+    for at_ns, record in enumerate(records):
+        view.take(record, at_ns)
+        view.forget(at_ns)
+        fresh = JobView(JOB)
+        for number, again in enumerate(records[: at_ns + 1]):
+            fresh.take(again, number)
+        fresh.keep_ns = 6
+        fresh.forget(at_ns)
+        assert ranks_of(view, BEGIN, BEGIN + S) == ranks_of(fresh, BEGIN, BEGIN + S), at_ns

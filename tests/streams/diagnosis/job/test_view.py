@@ -9,7 +9,7 @@ import pytest
 
 from schemas.records import Verdict
 from streams.diagnosis.job import view as job_view
-from streams.diagnosis.job.view import Causes, JobView, Stalls
+from streams.diagnosis.job.view import Causes, JobView, Latest, Stalls
 from tests.streams.diagnosis.scenario import BEGIN, JOB, MS, Job, S, nic
 
 
@@ -107,3 +107,11 @@ def test_a_stall_counts_once_it_is_over() -> None:
     assert stalls.longest_ns == 0
     stalls.note(0, 0, 0)
     assert stalls.longest_ns == 3 * S
+
+
+def test_a_result_is_kept_until_its_inputs_change() -> None:
+    latest = Latest[list[int]]()
+    first = latest.of(("a", 1), lambda: [1])
+    assert latest.of(("a", 1), lambda: [2]) is first
+    assert latest.of(("a", 2), lambda: [3]) == [3]
+    assert latest.of(("a", 1), lambda: [4]) == [4]

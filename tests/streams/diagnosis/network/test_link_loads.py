@@ -46,3 +46,10 @@ def test_flows_without_a_job_count_where_none_has_its_name() -> None:
     world = World(Job())
     world.flow_fields = {rank: {"job": None} for rank in range(8)}
     assert loads(world)[route(1, 2, 1)[1]].pairs == 1
+
+
+def test_links_count_as_available_as_soon_as_a_route_over_them_is_known() -> None:
+    world = World(Job())
+    for spines in (2, 2, 4):
+        world.trace_all_paths(spines)
+        assert loads(world)[route(1, 2, 1)[1]].available == spines

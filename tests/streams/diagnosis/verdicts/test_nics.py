@@ -1,0 +1,49 @@
+"""NICs whose flows have longer round trips than all others."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import numpy as np
+
+from streams.diagnosis.case import Case, case_of
+from streams.diagnosis.rules import DiagnosisRules
+from streams.diagnosis.verdicts.nics import MIN_OTHERS, SLOW_SHARE, _slowest_nic
+from tests.records import make_part
+from tests.streams.diagnosis.scenario import Job, S, World, nic
+
+
+def expected(case: Case) -> tuple[str, float, float] | None:
+    """Compare each NIC's flows with all others, one NIC after the other."""
+    flows = list(case.traffic.flows.values())
+    slow: list[tuple[float, str, float, float]] = []
+    for name in sorted({flow["nic"] for flow in flows}, reverse=True):
+        own = [flow["rtt_ns"] or 0 for flow in flows if name in (flow["nic"], flow["peer"])]
+        others = [flow["rtt_ns"] or 0 for flow in flows if name not in (flow["nic"], flow["peer"])]
+        if min(len(own), len(others)) >= MIN_OTHERS:
+            limit = case.rules.flow_times * median(others)
+            if sum(rtt >= limit for rtt in own) >= SLOW_SHARE * len(own):
+                slow.append((median(own) / median(others), name, median(own), median(others)))
+    return max(slow, key=lambda entry: (entry[0], -ord(entry[1][1])))[1:] if slow else None
+
+
+def test_the_nic_with_the_longest_round_trips_is_that_of_a_comparison_one_by_one() -> None:
+    world = World(Job(ranks=2))
+    world.step()
+    end_ns = world.job.at_ns
+    case = case_of(world.view, world.network, end_ns - S, end_ns, DiagnosisRules())
+    rng = np.random.default_rng(1)
+    answers = []
+    for _ in range(3_000):
+        rtt = 10.0 ** rng.integers(4, 6, 9) * rng.choice([1, 3, 5], 9)
+        case.traffic.flows = {
+            str(at): make_part(
+                "FlowReports", "Flow", nic=nic(a), peer=nic(b), rtt_ns=int(max(rtt[a], rtt[b]))
+            )
+            for at, (a, b) in enumerate(rng.integers(0, 9, (int(rng.integers(2, 24)), 2)).tolist())
+            if a != b
+        }
+        slowest = _slowest_nic(case)
+        answers.append(slowest is not None)
+        assert (slowest and slowest[:3]) == expected(case)
+    assert 500 < sum(answers) < 2_500
