@@ -132,7 +132,7 @@ class SimulatedTime:
 
 def pace_text(pace: float) -> str:
     """Return the pace as text for display."""
-    return f"simulates {pace:.2g} s per second"
+    return "simulated in real time" if pace >= FULL_PACE else f"simulates {pace:.2g} s per second"
 
 
 def slow_text(pace: float, nics: int) -> str:

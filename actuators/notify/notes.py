@@ -91,6 +91,10 @@ class NoteIndex:
         """Return whether an operator has acknowledged an alert since it was raised."""
         return any((note["acknowledged_ns"] or 0) > alert["raised_ns"] for note in self.of(alert))
 
+    def is_quiet(self, alert: Alert, at_ns: int) -> bool:
+        """Return whether operators have acknowledged or silenced an alert."""
+        return self.is_acknowledged(alert) or self.silence_at(alert, at_ns) is not None
+
     def owner_of(self, alert: Alert) -> str:
         """Return the owner of an alert; empty if there is none."""
         return next((note["owner"] for note in self.of(alert) if note["owner"]), "")

@@ -157,10 +157,10 @@ def time_text(ns: int) -> str:
     return f"{at:%H:%M:%S}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def counts_text(count_by_outcome: Mapping[str, int]) -> str:
-    """Return the number of decisions by outcome, ordered by `RANK`."""
+def counts_text(count_by_outcome: Mapping[str, int], label: Callable[[str], str] = str) -> str:
+    """Return the number of decisions by outcome, ordered by `RANK`. `label` formats an outcome."""
     order = sorted(count_by_outcome, key=lambda name: RANK.get(name, len(RANK)))
-    return ", ".join(f"{count_by_outcome[name]:,} {name}" for name in order)
+    return ", ".join(f"{count_by_outcome[name]:,} {label(name)}" for name in order)
 
 
 def matches(text: str, flow_id: str) -> bool:

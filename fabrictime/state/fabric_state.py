@@ -391,7 +391,7 @@ class FabricState:
 
 def text_now(state: FabricState, alert: Alert) -> str:
     """Return an alert's text; for a lossy link with the newest figures of its health record, and for a job
-    that is healthy again with that.
+    with its newest verdict.
     """
     if is_cleared(alert) or alert["grouped"]:
         return alert["text"]
@@ -399,8 +399,11 @@ def text_now(state: FabricState, alert: Alert) -> str:
     is_lossy = alert["kind"] == AlertKind.LINK_GREY
     if is_lossy and subject is not None and subject.record["state"] == LinkState.GREY:
         return subject.record["text"]
-    is_healthy = job is not None and job.head["verdict"] == Verdict.HEALTHY
-    return alert["text"] + ("; its newest verdict is healthy" if is_healthy else "")
+    if job is None or job.head["verdict"] == Verdict.UNKNOWN:
+        return alert["text"]
+    if job.head["verdict"] == Verdict.HEALTHY:
+        return f"{alert['text']}; its newest verdict is healthy"
+    return f"job {alert['subject']}: {job.head['verdict']}: {job.head['text']}"
 
 
 def _pair(key: str) -> tuple[str, str]:

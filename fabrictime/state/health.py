@@ -17,6 +17,7 @@ from fabrictime.state.fabric_state import STATES, UP, FabricState, is_cleared
 from fabrictime.state.freshness import CURRENT, HistoryAge, consequence
 from fabrictime.state.incidents import JOB_KINDS, MOVABLE_KINDS, Incident, incidents, is_slow
 from fabrictime.state.queue_history import QueueDepth
+from schemas.ids import end_parts
 from schemas.records import Alert, LinkHealth, LinkState, Severity
 from schemas.records import Verdict as JobVerdict
 from schemas.units import counted
@@ -194,12 +195,18 @@ def _cleared(state: FabricState) -> list[Alert]:
 
 
 def _worst_link(state: FabricState) -> LinkHealth | None:
-    """Return the newest of the cables in the worst state; None if all are UP."""
-    records = [
-        subject.record for subject in state.subjects.values() if STATES.index(subject.record["state"]) > UP
-    ]
+    """Return the newest of the cables in the worst state, but no cable of a dead host; None without any."""
+    records = {
+        name: subject.record
+        for name, subject in state.subjects.items()
+        if STATES.index(subject.record["state"]) > UP
+    }
     return max(
-        (record for record in records if ">" in record["subject"]),
+        (
+            record
+            for name, record in records.items()
+            if ">" in name and not any(end_parts(end).node in records for end in name.split("<>"))
+        ),
         key=lambda record: (STATES.index(record["state"]), record["loss_rate"] or 0.0, record["since_ns"]),
         default=None,
     )

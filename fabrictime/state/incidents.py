@@ -29,6 +29,8 @@ MIN_SWITCH_LINKS: Final = 3
 """Number of links of one switch, in trouble of one kind, from which on they are one incident."""
 MIN_QUEUE_NS: Final = 2_000_000_000
 """Shortest time for which a queue is a problem, ns: the flows of a healthy job meet for shorter."""
+IN_TIME: Final = 1.05
+"""An iteration of less than this multiple of the baseline is not slow: the page shows it as 1.0 times."""
 NAMES_SHOWN: Final = 3
 SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 KINDS: Final = (
@@ -82,6 +84,8 @@ class Problem:
     """Whether an operator has acknowledged or silenced it."""
     verdict: str = ""
     """Label of a job's verdict."""
+    candidates: tuple[str, ...] = ()
+    """Cables that may be at fault in place of the subject, because probes cannot distinguish them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +110,8 @@ class Incident:
 
     @property
     def since_ns(self) -> int:
-        """The time at which the first problem began, ns."""
-        return min(problem.since_ns for problem in self.problems)
+        """The time at which the cause began, ns. A job's verdict may cover an interval before it."""
+        return min(problem.since_ns for problem in self.problems if problem.kind == self.cause.kind)
 
     @property
     def is_quiet(self) -> bool:
@@ -166,7 +170,8 @@ def names_text(names: Sequence[str]) -> str:
 
 
 def _place_text(kind: AlertKind, subject: str) -> str:
-    return f"job {subject}" if kind in JOB_KINDS else arrow(subject)
+    _, of_shard, shard = subject.partition("@")
+    return f"shard {shard}" if of_shard else f"job {subject}" if kind in JOB_KINDS else arrow(subject)
 
 
 def incidents(state: FabricState, now_ns: int) -> list[Incident]:
@@ -195,7 +200,8 @@ def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
     head = state.jobs.jobs[alert["subject"]].head if alert["subject"] in state.jobs.jobs else None
     is_job = alert["kind"] in JOB_KINDS and head is not None
     note = state_text(state.notes, alert, now_ns)
-    is_quiet = state.notes.is_acknowledged(alert) or state.notes.silence_at(alert, now_ns) is not None
+    health = state.subjects.get(alert["subject"])
+    is_quiet = state.notes.is_quiet(alert, now_ns)
     links, nics = tuple(alert["links"]), tuple(alert["nics"])
     if is_job and head is not None:
         links, nics = _blamed(head)
@@ -213,6 +219,7 @@ def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
         note,
         is_quiet,
         verdict_label(head["verdict"]) if is_job and head is not None else "",
+        () if health is None else tuple(health.record["candidates"]),
     )
 
 
@@ -235,7 +242,16 @@ def _of_record(record: LinkHealth, kind: AlertKind) -> Problem:
     severity = Severity.CRITICAL if record["state"] == "DOWN" else Severity.WARNING
     nics = (record["subject"],) if kind == AlertKind.NIC_DOWN else ()
     links = tuple(record["links"])
-    return Problem(kind, severity, record["subject"], record["text"], record["since_ns"], links, nics)
+    return Problem(
+        kind,
+        severity,
+        record["subject"],
+        record["text"],
+        record["since_ns"],
+        links,
+        nics,
+        candidates=tuple(record["candidates"]),
+    )
 
 
 def _of_contention(windows: Iterable[ContentionWindow], now_ns: int, reported: set[str]) -> Iterator[Problem]:
@@ -288,7 +304,7 @@ def is_slow(head: Mapping[str, Any]) -> bool:
     if verdict in (Verdict.HEALTHY, Verdict.UNKNOWN):
         return False
     iteration_ns, expected_ns = head["iteration_ns"], head["expected_iteration_ns"]
-    is_in_time = iteration_ns is not None and expected_ns is not None and iteration_ns <= expected_ns
+    is_in_time = iteration_ns and expected_ns and iteration_ns < IN_TIME * expected_ns
     return verdict in HANGS or not is_in_time
 
 
@@ -376,6 +392,8 @@ def _cause_places(problem: Problem) -> Iterator[Place]:
     """Return the places whose incident may explain this problem, the most probable first."""
     for cable in _cables(problem):
         yield ("cable", cable)
+    yield from (("cable", _cable(name)) for name in problem.candidates)
+    for cable in _cables(problem):
         for node, port in _nodes(cable):
             yield ("nic", f"{node}/{port}")
             yield ("host", node)

@@ -1,12 +1,22 @@
-"""Names of links and verdicts in the form for readers."""
+"""Names and texts of records in the form for readers."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Final
 
-from schemas.records import Verdict
+from schemas.records import ActionOutcome, AlertKind, ContentionKind, Verdict
 
-_SPELLED: Final = {Verdict.PCIE_LIMIT: "PCIe limit", Verdict.UNKNOWN: "not enough evidence"}
+ALIASED_SHOWN: Final = 3
+_SPELLED: Final = {Verdict.PCIE_LIMIT: "PCIe limit", AlertKind.NIC_DOWN: "NIC down"}
+_NAMES: Final = {f"{verdict}:" for verdict in Verdict}.union(
+    name for kinds in (Verdict, AlertKind, ContentionKind, ActionOutcome) for name in kinds if "_" in name
+)
+_RAW: Final = re.compile(
+    r"[^\s<>]*[:/][^\s<>]*<?>[^\s<>]+|(?<=\d )us\b|\b[A-Z]+(?:_[A-Z]+)+\b|(?<=: )[A-Z]+:"
+)
+"""What records write for programs: cables and links, microseconds, and the names of kinds."""
 
 
 def arrow(link: str) -> str:
@@ -14,7 +24,30 @@ def arrow(link: str) -> str:
     return link.replace("<>", " ⇄ ") if "<>" in link else link.replace(">", " → ")
 
 
-def verdict_label(verdict: str) -> str:
-    """Return a job's verdict in words, such as `slow flow`."""
-    kind = Verdict(verdict)
+def words(kind: str) -> str:
+    """Return the name of a kind, verdict or outcome in words, such as `slow flow`."""
     return _SPELLED.get(kind) or kind.lower().replace("_", " ")
+
+
+def verdict_label(verdict: str) -> str:
+    """Return a job's verdict in words."""
+    return "not enough evidence" if verdict == Verdict.UNKNOWN else words(Verdict(verdict))
+
+
+def aliased_text(cables: Sequence[str]) -> str:
+    """Return a sentence about cables that may be at fault in place of the named one; empty if none may be."""
+    more = f" and {len(cables) - ALIASED_SHOWN} more" if len(cables) > ALIASED_SHOWN else ""
+    names = ", ".join(map(arrow, cables[:ALIASED_SHOWN])) + more
+    return names and f"May be {names} instead: the same paths cross them, so probes cannot distinguish them."
+
+
+def readable(text: str) -> str:
+    """Return a record's text with arrows, units and names of kinds for readers."""
+    return _RAW.sub(_in_words, text)
+
+
+def _in_words(match: re.Match[str]) -> str:
+    raw = match[0]
+    if ">" in raw:
+        return arrow(raw)
+    return "µs" if raw == "us" else words(raw) if raw in _NAMES else raw

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from fabrictime.state.action_text import flow_text
 from fabrictime.state.cable_graph import ends_of
 from fabrictime.state.fabric_state import STATES, FabricState, Part, is_cleared, text_now
-from fabrictime.state.labels import arrow, verdict_label
+from fabrictime.state.labels import arrow, readable, verdict_label
 from schemas.ids import natural
 from schemas.units import bps_text, counted
 
@@ -223,7 +223,8 @@ def _alert_texts(state: FabricState, key: str) -> tuple[str, str]:
     alert = state.alerts.get(key)
     if alert is None:
         return key, ""
-    return text_now(state, alert), "cleared" if is_cleared(alert) else f"{alert['severity']}, active"
+    text = readable(text_now(state, alert))
+    return text, "cleared" if is_cleared(alert) else f"{alert['severity']}, active"
 
 
 def _itself(_: FabricState, key: str) -> list[str]:

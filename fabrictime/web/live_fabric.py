@@ -62,6 +62,8 @@ class LiveFabric:
         """Exports the state for as long as this object exists."""
         self.search = SearchIndex(state)
         self.drawn: DrawnPlan = frames.draw_plan(state.plan())
+        self.is_past = False
+        """Whether this is the state of a past moment."""
         self._status = status
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscribers: list[Subscriber] = []
@@ -90,15 +92,16 @@ class LiveFabric:
         with self.state.lock:
             return now_ns - self.state.simulated.lag_ns(now_ns)
 
-    def pace_text(self) -> str:
-        """Return a text about the pace of a simulated fleet; empty for a real one."""
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the whole fleet is simulated."""
         with self.state.lock:
-            return self.state.simulated.text
+            return self.state.simulated.is_simulated
 
     def slow_text(self) -> str:
-        """Return a text about a simulation that is too slow, with advice; empty otherwise."""
+        """Return a text about a simulation that is now too slow, with advice; empty otherwise."""
         with self.state.lock:
-            return self.state.simulated.slow_text
+            return "" if self.is_past else self.state.simulated.slow_text
 
     def run_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop in which subscribers are called."""

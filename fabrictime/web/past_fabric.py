@@ -85,7 +85,9 @@ class PastFabric:
 
     def _moment(self, at_ns: int, past: PastState, status: ConsumerStatus, verdict: Verdict) -> Moment:
         past.state.lock = self._live.state.lock  # it guards the routes that both use
-        return Moment(at_ns, LiveFabric(past.state, _always(status), _always(at_ns), _always(verdict)))
+        fabric = LiveFabric(past.state, _always(status), _always(at_ns), _always(verdict))
+        fabric.is_past = True
+        return Moment(at_ns, fabric)
 
 
 def evidence_at(at_ns: int, newest_ns: int | None) -> Verdict:

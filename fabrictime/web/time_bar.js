@@ -59,6 +59,7 @@ export default {
     this.marksPart = this.$el.querySelector(".ft-time-marks");
     this.state = { now: Date.now(), at: null, end: null, range: 3600, marks: [], note: "" };
     this.offset = 0; this.playing = false; this.waits = false;
+    this.aliveMs = null; // when the page was last connected, ms; null before the first message
     for (const [seconds, name] of RANGES) this.rangePart.add(new Option(`last ${name}`, seconds));
     for (const factor of SPEEDS) this.speedPart.add(new Option(`${factor}×`, factor));
     this.speedPart.value = 10;
@@ -96,6 +97,12 @@ export default {
       this.show();
       this.$emit("seek", { at: at === null ? null : Math.round(at), end: this.state.end, range: this.state.range, push: !this.playing });
     },
+    disconnected() { // why the page may not show the present; empty while it is connected
+      if (this.aliveMs === null) return "connecting …";
+      if (!window.socket?.connected) return `connection lost at ${clock(this.aliveMs)} UTC`;
+      this.aliveMs = this.now();
+      return "";
+    },
     isPause(at) { return this.state.at === null && document.activeElement === this.pausePart && at <= this.now(); },
     play(playing) {
       this.playing = playing && this.state.at !== null;
@@ -115,6 +122,7 @@ export default {
     put(state) {
       this.offset = state.now - Date.now();
       this.waits = false;
+      this.aliveMs = this.now();
       if (document.activeElement === this.sliderPart && this.sliderPart.matches(":active")) state.at = this.state.at;
       this.state = state;
       this.show();
@@ -123,9 +131,9 @@ export default {
       const { at, range, marks, note } = this.state, to = this.end(), from = to - 1000 * range;
       this.$el.classList.toggle("ft-past", at !== null);
       this.$el.dataset.at = this.waits ? "" : at ?? "";
-      this.livePart.setAttribute("aria-pressed", at === null);
+      this.livePart.setAttribute("aria-pressed", at === null && !this.disconnected());
       this.pausePart.hidden = at !== null;
-      this.playPart.hidden = at === null;
+      this.playPart.hidden = this.speedPart.hidden = at === null;
       this.playPart.textContent = this.playing ? "❙❙" : "▶";
       this.playPart.setAttribute("aria-label", this.playing ? "Stop playing" : "Play forward");
       this.rangePart.value = range;
@@ -149,7 +157,7 @@ export default {
       }));
     },
     label(at) {
-      const text = at === null ? "now" : `${day(at) === day(this.now()) ? "" : `${day(at)} `}${clock(at)} UTC, ${ago((this.now() - at) / 1000)} ago`;
+      const text = this.disconnected() || (at === null ? "now" : `${day(at) === day(this.now()) ? "" : `${day(at)} `}${clock(at)} UTC, ${ago((this.now() - at) / 1000)} ago`);
       this.textPart.textContent = text;
       this.sliderPart.setAttribute("aria-valuetext", text);
     },

@@ -84,7 +84,7 @@ def test_the_advised_fleet_has_headroom(pace: float, nics: int, size: str) -> No
 
 
 def test_texts_for_people() -> None:
-    assert fleet(1.0).text == "simulates 1 s per second"
+    assert fleet(1.0).text == "simulated in real time"
     assert fleet(1.0).slow_text == advice(0.95, 64) == ""
     assert slow_text(0.6, 256) == (
         "the simulation is slow: simulates 0.6 s per second; use fewer NICs (sim:136)"

@@ -37,6 +37,9 @@ MARKS_PERIOD_S: Final = 5.0
 PAST_PERIOD_S: Final = 10.0
 """Shortest period of queries about the past, s: only late windows change their answers."""
 
+LIGHTS: Final = ("ok", "wait", "bad")
+"""Kinds of the header's light, the worst last."""
+
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
@@ -151,6 +154,8 @@ class Tab(ABC, Generic[TabChoice]):
         self.user: User | None = None
         self._unsubscribe: dict[str, Callable[[], None]] = {}
         self._fleet: Snapshot[Fleet] = Snapshot()
+        self._alert_level = "ok"
+        """The header's light for the active alerts that no operator has acknowledged or silenced."""
 
     @abstractmethod
     def build(self) -> None:
@@ -265,8 +270,10 @@ class Tab(ABC, Generic[TabChoice]):
     def _on_live(self, parts: frozenset[Part]) -> None:
         live = self.context.live
         if live is not None and "alerts" in parts:
-            active = live.summary().active_alerts
+            active, now_ns = live.summary().active_alerts, live.now_ns()
             critical = any(alert["severity"] == "CRITICAL" for alert in active)
+            loud = [alert for alert in active if not live.state.notes.is_quiet(alert, now_ns)]
+            self._alert_level = "bad" if critical and loud else "wait" if loud else "ok"
             self.badge.set_text(count_text(len(active)))
             self.badge.set_visibility(bool(active))
             self.badge.classes(remove="ft-bad", add="ft-bad" if critical else "")
@@ -318,7 +325,8 @@ class Tab(ABC, Generic[TabChoice]):
         self.banner.set_text(message)
         self.banner.set_visibility(bool(message))
         self.banner.classes(remove="ft-wait ft-bad", add=f"ft-{kind}")
-        self.light.classes(remove="ft-wait ft-bad ft-ok", add=f"ft-{kind}")
+        light = max(kind, self._alert_level, key=LIGHTS.index)
+        self.light.classes(remove="ft-wait ft-bad ft-ok", add=f"ft-{light}")
 
     def follow(
         self,

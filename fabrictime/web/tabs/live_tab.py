@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Final
 
 from fabrictime.state.fabric_state import FabricState, Part
-from fabrictime.state.labels import arrow
+from fabrictime.state.labels import arrow, words
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.tabs.base import Tab, TabChoice
 from schemas.records import LinkState
@@ -65,7 +65,7 @@ class LiveTab(Tab[TabChoice]):
         fleet = (
             f"of {count_text(cable_count)}, {counted(summary.hosts, 'host')}, {counted(summary.nics, 'NIC')}"
         )
-        fleet += f"; {pace}" if (pace := self.live.pace_text()) else ""
+        fleet += ", simulated" if self.live.is_simulated else ""
         is_known = cable_count and not verdict.missing
         self._kpi("cables", count_text(counts[LinkState.UP]) if is_known else "—", fleet)
         by_state = [f"{count} {name}" for name, count in trouble.items()]
@@ -79,9 +79,9 @@ class LiveTab(Tab[TabChoice]):
             depth = bytes_text(queue.mean_bytes) if queue.rate_bps else delay
             slots = f"; slots {summary.fold} times as long: inference is slow" if summary.fold > 1 else ""
             self._kpi("deepest", depth, f"{delay} at {arrow(link)}{slots}")
-        kinds = sorted({window["kind"].lower().replace("_", " ") for window in windows})
+        kinds = sorted({words(window["kind"]) for window in windows})
         self._kpi_of_faults("contention", len(windows), ", ".join(kinds) or "no link")
-        kinds = sorted({alert["kind"].lower().replace("_", " ") for alert in alerts})
+        kinds = sorted({words(alert["kind"]) for alert in alerts})
         self._kpi_of_faults("alerts", len(alerts), ", ".join(kinds) or "none")
 
     def _kpi_of_faults(self, key: str, count: int, note: str) -> None:

@@ -189,6 +189,8 @@ class NetworkView:
         """Add a record of a contention window; only the newest record of each window counts."""
         previous = self._windows.get(record["window_id"])
         if previous is None or record["update"] >= previous["update"]:
+            if previous is not None:
+                self._unlink_window(previous)  # an update may name other links
             self._windows[record["window_id"]] = record
             for link in {record["link"], *record["links"]}:
                 self._on_link[link].add(record["window_id"])
@@ -291,9 +293,11 @@ class NetworkView:
                         del self._by_cable[name]
 
     def _forget_window(self, name: str) -> None:
-        window = self._windows.pop(name)
+        self._unlink_window(self._windows.pop(name))
+
+    def _unlink_window(self, window: ContentionWindow) -> None:
         for link in {window["link"], *window["links"]}:
-            self._on_link[link].discard(name)
+            self._on_link[link].discard(window["window_id"])
             if not self._on_link[link]:
                 del self._on_link[link]
 

@@ -61,15 +61,20 @@ def test_the_loss_in_the_text_is_the_newest(
 
 
 @pytest.mark.parametrize(
-    ("verdict", "end"), [("HEALTHY", "; its newest verdict is healthy"), ("SLOW_FLOW", "")]
+    ("verdict", "text"),
+    [
+        ("HEALTHY", "job llama is slow; its newest verdict is healthy"),
+        ("UNKNOWN", "job llama is slow"),
+        ("SLOW_FLOW", "job llama: SLOW_FLOW: h1 to h2 is slow"),
+    ],
 )
-def test_an_alert_about_a_job_that_is_healthy_again_states_it(
-    state: FabricState, fabric: Any, verdict: str, end: str
+def test_an_alert_about_a_job_has_the_text_of_its_newest_verdict(
+    state: FabricState, fabric: Any, verdict: str, text: str
 ) -> None:
     alert = fabric.alert("llama", "job llama is slow", kind="JOB_SLOW", jobs=["llama"])
-    record = JobRecords(fabric).diagnosis(1, fabric.now_ns, verdict=verdict)
+    record = JobRecords(fabric).diagnosis(1, fabric.now_ns, verdict=verdict, text="h1 to h2 is slow")
     fill(state, ("fabric.alerts", alert["alert_id"], alert), ("fabric.diagnoses", "llama", record))
-    assert [one.cause.text for one in incidents(state, fabric.now_ns)] == [f"job llama is slow{end}"]
+    assert [one.cause.text for one in incidents(state, fabric.now_ns)] == [text]
 
 
 @pytest.mark.parametrize(("age_ns", "listed"), [(S, 0), (2 * S, 1)])
@@ -90,6 +95,27 @@ def test_a_job_that_another_host_slows_is_an_incident_of_its_own(state: FabricSt
         ("Link down", "leaf1:swp3 ⇄ spine1:swp1", 1),
         ("Job has a straggler", "job llama", 1),
     ]
+
+
+def test_an_incident_begins_with_its_cause_and_not_with_a_verdict_about_the_time_before() -> None:
+    listed = [
+        problem("JOB_SLOW", "train", links=("a:1>b:1",), since_ns=2 * S),
+        problem("LINK_DOWN", "a:1<>b:1", since_ns=5 * S),
+    ]
+    (incident,) = group(listed, set())
+    assert (incident.since_ns, len(incident.problems)) == (5 * S, 2)
+
+
+def test_links_that_probes_cannot_distinguish_are_one_incident(state: FabricState, fabric: Any) -> None:
+    link, other = fabric.up("leaf1", 1), fabric.up("leaf2", 1)
+    fill_health(state, fabric, link, "GREY", candidates=[fabric.cable(other)])
+    fill_health(state, fabric, other, "GREY", candidates=[fabric.cable(link)])
+    (incident,) = incidents(state, fabric.now_ns)
+    assert incident.where == "leaf1:swp3 ⇄ spine1:swp1, leaf2:swp3 ⇄ spine1:swp2"
+
+
+def test_a_problem_of_a_shard_names_the_shard() -> None:
+    assert Incident((problem("UNEXPLAINED_LOSS", "losses@sim"),)).where == "shard sim"
 
 
 def test_links_of_a_dead_host_belong_to_the_host() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fabrictime.state.labels import arrow, verdict_label
+from fabrictime.state.labels import arrow, readable, verdict_label
 from schemas.records import Verdict
 
 
@@ -23,3 +23,19 @@ def test_every_verdict_has_a_label() -> None:
     assert verdict_label("SLOW_FLOW") == "slow flow"
     assert verdict_label("PCIE_LIMIT") == "PCIe limit"
     assert all("_" not in verdict_label(each) for each in Verdict)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("leaf1 to h2/eth1: incast, 36 kB queued, 3 us", "leaf1 to h2/eth1: incast, 36 kB queued, 3 µs"),
+        ("aliased with a:1>b:2, c:1<>d:2", "aliased with a:1 → b:2, c:1 ⇄ d:2"),
+        ("job train: SLOW_FLOW: h1 to h2 is slow", "job train: slow flow: h1 to h2 is slow"),
+        ("job train: HANG: rank 3 waits; now HOST_DOWN", "job train: hang: rank 3 waits; now host down"),
+        ("set NCCL_IB_HCA; p99 > 3 ms; NIC: no GPU", "set NCCL_IB_HCA; p99 > 3 ms; NIC: no GPU"),
+        ("eth0 of us, NIC_DOWN", "eth0 of us, NIC down"),
+    ],
+)
+def test_texts_of_records_are_readable(raw: str, text: str) -> None:
+    assert readable(raw) == text
+    assert readable(text) == text

@@ -10,7 +10,7 @@ from nicegui import ui
 from fabrictime.state import action_text
 from fabrictime.state.action_entries import NS_PER_S, ActionEntry
 from fabrictime.state.flow_history import Sample
-from fabrictime.state.labels import arrow
+from fabrictime.state.labels import arrow, readable, words
 from fabrictime.web.addresses import fabric_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import empty, name_value_table, part, put_values, table, text, toggle
@@ -80,7 +80,8 @@ class FlowPanel:
             self.nothing.set_text(self._nothing_text())
             return
         self.title.set_text(action_text.flow_text(flow_id))
-        self.detail.set_text(flow_id if entry is None else entry.text.partition(f", {entry.kind} ")[0])
+        decision = "" if entry is None else readable(entry.text.partition(f", {entry.kind} ")[0])
+        self.detail.set_text(decision or flow_id)
         self._show_chart(samples, of_flow, flow_id, now_ns)
         self._show_entry(entry, alerts)
         self.of_flow_title.set_text(f"All decisions about this flow: {len(of_flow)}" if of_flow else "")
@@ -157,4 +158,4 @@ def entry_table(
 
 
 def _outcome_cell(row: Row) -> Cell:
-    return [(f"ft-outcome ft-{row['status']}", row["outcome"], row["outcome_text"])]
+    return [(f"ft-outcome ft-{row['status']}", words(row["outcome"]), row["outcome_text"])]

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 from nicegui import ui
 
 from fabrictime.state.fabric_state import Part, is_cleared, text_now
-from fabrictime.state.labels import arrow
+from fabrictime.state.labels import arrow, readable
 from fabrictime.web.elements import CSS, card, empty, name_value_table, part, put_values, table, text, toggle
 from fabrictime.web.orders import Orders, alert_orders
 from fabrictime.web.query_poller import Snapshot
@@ -126,7 +126,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
         now_ns = self.live.now_ns()
         with self.state.lock:
             alerts = frames.ordered(self.state.alerts.values())
-            alerts = [{**one, "text": text_now(self.state, one)} for one in alerts]
+            alerts = [{**one, "text": readable(text_now(self.state, one))} for one in alerts]
             notes = {one["alert_id"]: frames.note_rows(self.state.notes, one, now_ns) for one in alerts}
         alert = next((one for one in alerts if one["alert_id"] == self.choice.alert), None)
         if self.choice.alert is None and alerts and not is_cleared(alerts[0]):
@@ -174,7 +174,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
                 with ui.element("div").classes("ft-evidence-row"):
                     with ui.element("button").classes("ft-link ft-evidence-head") as head:
                         head.props(f"type=button data-testid=evidence-{k}")
-                        text(evidence_ref["text"], "ft-subject")
+                        text(readable(evidence_ref["text"]), "ft-subject")
                         text(
                             f"{evidence_ref['topic']} · {evidence_ref['key']} · "
                             f"{_short_time(evidence_ref['at_ns'])}",
@@ -240,6 +240,7 @@ def _alert_row(alert: Alert, now_ns: int, notes: list[tuple[str, str]]) -> dict[
         "raised": _short_time(alert["raised_ns"])[:-4],
         "age": frames.age_text(alert, now_ns),
         "grouped": ", ".join(arrow(link) for link in alert["grouped"][:GROUPED_SHOWN]),
+        "over": _short_time(alert["cleared_ns"])[:-4] if alert["cleared_ns"] is not None else "",
     }
 
 
@@ -250,6 +251,8 @@ def _severity_cell(row: Row) -> Cell:
 
 def _text_cell(row: Row) -> Cell:
     cell = [("ft-subject" if row["active"] else "ft-detail", row["text"], "")]
+    if row["over"]:
+        cell.append(("ft-detail", f"over since {row['over']}", ""))
     if row["grouped"]:
         cell.append(("ft-detail", f"same cause: {row['grouped']}", ""))
     if row["notes"]:

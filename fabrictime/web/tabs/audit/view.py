@@ -320,7 +320,7 @@ class AuditTab(Tab[AuditChoice]):
         audit, now_s = self._audit, time.monotonic()
         newest_ns = audit.value.newest_ns if audit.value is not None else None
         age = "—" if newest_ns is None else seconds_text((time.time_ns() - newest_ns) / 1e9)
-        self._kpi("age", age, "hosts' clocks")
+        self._kpi("age", age, "old, by its host's clock")
         if isinstance(audit.error, HistoryEmpty):
             self._set_banner("No audit yet: the history has no tables.", "wait")
         elif audit.error is not None:

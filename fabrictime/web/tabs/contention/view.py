@@ -8,7 +8,7 @@ from typing import Any, Final
 from nicegui import ui
 
 from fabrictime.state.fabric_state import Part, is_active
-from fabrictime.state.labels import arrow
+from fabrictime.state.labels import arrow, readable
 from fabrictime.web.addresses import fabric_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import (
@@ -210,7 +210,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
         self.title.set_text(arrow(window["link"]))
         kind = frames.KINDS.get(window["kind"], frames.KINDS["UNKNOWN"])
         self.kind.set_text(f"{kind}, confidence {percent_text(window['confidence'])}")
-        self.detail.set_text(window["text"])
+        self.detail.set_text(readable(window["text"]))
         put_values(self.figures, _figures(window, now_ns))
         address = fabric_address(link=window["link"], metric="queue")
         self.to_link.put([("link", "show the link in the fabric", address)])
@@ -257,7 +257,8 @@ def _window_row(window: ContentionWindow, now_ns: int) -> dict[str, Any]:
     return {
         "id": window["window_id"],
         "since": utc_time(begin_ns),
-        "for": delay_text(end_ns - begin_ns) + (", active" if active else ""),
+        "for": (delay_text(end_ns - begin_ns) if end_ns > begin_ns else "new")
+        + (", active" if active else ""),
         "link": arrow(window["link"]),
         "kind": frames.KINDS.get(window["kind"], frames.KINDS["UNKNOWN"]),
         "deepest": bytes_text(window["depth_peak_bytes"]) if window["depth_peak_bytes"] > 0 else "—",

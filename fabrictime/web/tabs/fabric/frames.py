@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from fabrictime.state.cable_graph import Plan
 from fabrictime.state.fabric_state import HOUR_NS, STATES, UP, FabricState
-from fabrictime.state.labels import arrow
+from fabrictime.state.labels import aliased_text, arrow, readable
 from fabrictime.state.queue_history import QueueDepth
 from schemas.ids import natural
 from schemas.records import Alert, ContentionWindow, Flow, LinkState
@@ -233,7 +233,13 @@ def trouble_rows(state: FabricState) -> list[dict[str, Any]]:
         ranked_rows.append((-STATES.index(record["state"]), -record["since_ns"], name, record))
     ranked_rows.sort(key=lambda row: row[:3])
     return [
-        {"id": name, "subject": arrow(name), "state": record["state"], "text": record["text"]}
+        {
+            "id": name,
+            "subject": arrow(name),
+            "state": record["state"],
+            "text": readable(record["text"]),
+            "aliased": aliased_text(record["candidates"]),
+        }
         for _, _, name, record in ranked_rows
     ]
 

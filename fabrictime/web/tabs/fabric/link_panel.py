@@ -13,7 +13,7 @@ from nicegui import ui
 from fabrictime.state.cable_graph import ends_of
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import STATES, FabricState, is_active, text_now
-from fabrictime.state.labels import arrow
+from fabrictime.state.labels import aliased_text, arrow, readable
 from fabrictime.web.addresses import alert_address, contention_address, jobs_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import empty, go_to, link_button, part, table, text
@@ -28,7 +28,6 @@ PATHS_SHOWN: Final = 10
 FLOWS_SHOWN: Final = 10
 JOBS_SHOWN: Final = 12
 NOTES_SHOWN: Final = 12
-CANDIDATES_SHOWN: Final = 6
 NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=[a-zA-Zµ])")
 
@@ -110,7 +109,7 @@ class LinkPanel:
         no_record = fine if worst == "UP" else "Its health is unknown."
         self.state.set_text("state unknown" if worst == "UNKNOWN" else worst)
         self.state.classes(remove=" ".join(f"ft-{s}" for s in STATES), add=f"ft-{worst}")
-        self.health.set_text(no_record if subject is None else subject.record["text"])
+        self.health.set_text(no_record if subject is None else readable(subject.record["text"]))
         self.figures.set_text(_figures([frames.direction_figures(state, number) for number in numbers]))
         self._show_minute(state, numbers)
         self.notes.set_text(_notes(state, cable, numbers, now_ns))
@@ -238,18 +237,21 @@ def _notes(state: FabricState, cable: str, numbers: Sequence[int], now_ns: int) 
     """Return alerts, contention and aliased links of a cable as HTML, with escaped text."""
     links = {state.cable_graph.name(number) for number in numbers} | {cable}
     notes = [
-        f"<a href='{alert_address(alert['alert_id'])}'>alert</a> {html.escape(text_now(state, alert))}"
+        f"<a href='{alert_address(alert['alert_id'])}'>alert</a> {_escaped(text_now(state, alert))}"
         for alert in state.active_alerts()
         if alert["subject"] in links or not links.isdisjoint(alert["links"])
     ]
     notes += [
-        f"<a href='{contention_address(window['window_id'])}'>contention</a> {html.escape(window['text'])}"
+        f"<a href='{contention_address(window['window_id'])}'>contention</a> {_escaped(window['text'])}"
         for window in state.contention.values()
         if window["link"] in links and is_active(window, now_ns)
     ]
     subject = state.subject_of(numbers[0])
     if subject is not None and subject.record["candidates"]:
-        candidates = subject.record["candidates"][:CANDIDATES_SHOWN]
-        names = ", ".join(html.escape(arrow(candidate)) for candidate in candidates)
-        notes.append(f"Aliased with {names}: the same paths cross them, so probes cannot distinguish them.")
+        notes.append(html.escape(aliased_text(subject.record["candidates"])))
     return "".join(f"<p>{note}</p>" for note in notes[:NOTES_SHOWN])
+
+
+def _escaped(text: str) -> str:
+    """Return a record's text for readers as HTML."""
+    return html.escape(readable(text))

@@ -365,4 +365,4 @@ class FabricTab(LiveTab[FabricChoice]):
 
 
 def _trouble_cell(row: Row) -> Cell:
-    return [("ft-subject", row["subject"], ""), ("ft-detail", row["text"], "")]
+    return [("ft-subject", row["subject"], ""), *(("ft-detail", row[key], "") for key in ("text", "aliased"))]

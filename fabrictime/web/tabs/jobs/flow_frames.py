@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabrictime.state.fabric_state import STATES, UP, FabricState
-from fabrictime.state.labels import arrow
+from fabrictime.state.labels import arrow, readable
 from fabrictime.web.addresses import fabric_address
 from schemas.ids import host_of, natural
 from schemas.records import JobFlow
@@ -219,7 +219,7 @@ def link_rows(
             "named": link in marked,
             "state": STATES[worst],
             "queue": delay_text(wait_ns),
-            "contention": "" if window is None else window["text"],
+            "contention": "" if window is None else readable(window["text"]),
             "rate": bps_text(rate),
         }
         trouble = worst if worst > UP else 0

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from fabrictime.state.job_state import Interval, Job
-from fabrictime.state.labels import verdict_label
+from fabrictime.state.labels import readable, verdict_label
 from fabrictime.web.addresses import fabric_address, jobs_address
 from fabrictime.web.elements import utc_time
 from schemas.records import RankTime, Verdict
@@ -114,7 +114,7 @@ def _row(name: str, head: Mapping[str, Any]) -> dict[str, Any]:
         "tenant": head["tenant"] or "",
         "verdict": verdict_label(head["verdict"]),
         "kind": kind_of(head["verdict"], head["blames_network"]),
-        "text": head["text"],
+        "text": readable(head["text"]),
         "iteration": against_text(head["iteration_ns"], head["expected_iteration_ns"], delay_text),
         "ranks": ranks_text(head),
         "hosts": count_text(head["hosts"]),
@@ -230,7 +230,7 @@ def evidence_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "id": str(k),
-            "text": evidence["text"],
+            "text": readable(evidence["text"]),
             "measured": figure_text(evidence["quantity"], evidence["number"]),
             "expected": figure_text(evidence["quantity"], evidence["expected"]),
             "from": f"{evidence['topic']} {evidence['subject']}",
@@ -246,7 +246,7 @@ def alternative_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
             "id": str(k),
             "verdict": verdict_label(alternative["verdict"]),
             "confidence": percent_text(alternative["confidence"]),
-            "text": alternative["text"],
+            "text": readable(alternative["text"]),
         }
         for k, alternative in enumerate(head["alternatives"])
     ]

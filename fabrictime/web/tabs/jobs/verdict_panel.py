@@ -7,7 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
-from fabrictime.state.labels import verdict_label
+from fabrictime.state.labels import readable, verdict_label
 from fabrictime.web.elements import card, link_button, name_value_table, part, put_values, table, text
 from fabrictime.web.tabs.jobs import frames
 from fabrictime.web.widgets import Cell, Chips, LiveMarkup, Row
@@ -52,7 +52,7 @@ class VerdictPanel:
         kind = frames.kind_of(head["verdict"], head["blames_network"])
         self.pill.set_text(verdict_label(head["verdict"]))
         self.pill.classes(remove=" ".join(f"ft-kind-{name}" for name in frames.KINDS), add=f"ft-kind-{kind}")
-        self.text.set_text(head["text"])
+        self.text.set_text(readable(head["text"]))
         self.remedy.set_text(f"Remedy: {head['remedy']}" if head["remedy"] else "")
         self.subjects.put(frames.subject_chips(head))
         self.evidence.put(frames.evidence_rows(head))

@@ -10,6 +10,7 @@ from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.job_state import Interval
+from fabrictime.state.labels import readable
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle, utc_time
 from fabrictime.web.query_poller import Snapshot
@@ -386,7 +387,7 @@ class JobsTab(LiveTab[JobsChoice]):
             by_kind[frames.kind_of(head["verdict"], head["blames_network"])].append(head)
         for kind in ("network", "host", "healthy"):
             heads = by_kind[kind]
-            note = heads[0]["text"] if heads and kind != "healthy" else ""
+            note = readable(heads[0]["text"]) if heads and kind != "healthy" else ""
             self._kpi(kind, count_text(len(heads)) if running else "—", note)
         ranks_seen = sum(head["ranks_seen"] for head in running)
         hosts = sum(head["hosts"] for head in running)

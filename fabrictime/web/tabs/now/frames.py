@@ -10,7 +10,7 @@ from fabrictime.state.action_groups import ActionGroup
 from fabrictime.state.action_text import time_text
 from fabrictime.state.health import Overview
 from fabrictime.state.incidents import JOB_KINDS, Incident, Problem
-from fabrictime.state.labels import arrow, verdict_label
+from fabrictime.state.labels import aliased_text, arrow, readable, verdict_label, words
 from fabrictime.web.addresses import (
     actions_address,
     alert_address,
@@ -59,7 +59,8 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: 
         "where_address": incident_address(incident),
         "severity": "noted" if incident.is_quiet else incident.severity,
         "title": f"{incident.title}: {incident.where}" + (f" ({cause.verdict})" if cause.verdict else ""),
-        "text": cause.text[:TEXT_SHOWN],
+        "text": readable(cause.text)[:TEXT_SHOWN],
+        "aliased": aliased_text([one for one in cause.candidates if one not in incident.subjects]),
         "effects": _effects_text(incident),
         "note": incident.note,
         "since": time_text(incident.since_ns),
@@ -85,7 +86,7 @@ def _effect_text(problem: Problem, cause: Problem) -> str:
         return f"job {problem.subject}" + (f", {problem.verdict}" if problem.verdict else "")
     if problem.kind == cause.kind:
         return arrow(problem.subject)
-    return f"{problem.kind.lower().replace('_', ' ')} {arrow(problem.subject)}"
+    return f"{words(problem.kind)} {arrow(problem.subject)}"
 
 
 def severity_cell(row: Row) -> Cell:
@@ -96,7 +97,10 @@ def severity_cell(row: Row) -> Cell:
 def problem_cell(row: Row) -> Cell:
     """Return an incident's title as a link, with its text and its effects."""
     title = ("ft-go ft-subject", row["title"], "", row["where_address"])
-    return [title, *(("ft-detail", row[name], "") for name in ("text", "effects", "note") if row[name])]
+    return [
+        title,
+        *(("ft-detail", row[name], "") for name in ("text", "aliased", "effects", "note") if row[name]),
+    ]
 
 
 def since_cell(row: Row) -> Cell:
@@ -134,7 +138,7 @@ def job_rows(heads: Sequence[Mapping[str, Any]], now_ns: int) -> list[Row]:
             "job": head["job"],
             "verdict": verdict_label(head["verdict"]),
             "kind": "network" if head["blames_network"] else "host",
-            "text": head["text"][:TEXT_SHOWN],
+            "text": readable(head["text"])[:TEXT_SHOWN],
             "since": f"{seconds_text((now_ns - head['since_ns']) / 1e9)}",
             "iteration": _iteration_text(head),
         }
@@ -215,7 +219,7 @@ def _link_row(view: Overview, is_fresh: bool) -> Row:
     record = view.worst_link
     if record is not None:
         link = record["links"][0] if record["links"] else record["subject"].replace("<>", ">")
-        return _row("link", arrow(record["subject"]), record["text"], fabric_address(link=link))
+        return _row("link", arrow(record["subject"]), readable(record["text"]), fabric_address(link=link))
     up = view.fleet.cables.get(LinkState.UP, 0)
     if not is_fresh and up:
         return _row("link", "—", "not known now", "/fabric")

@@ -59,7 +59,7 @@ def test_without_records_every_figure_is_a_dash():
 @pytest.mark.parametrize(
     ("pace", "text"),
     [
-        (1.0, "simulates 1 s per second"),
+        (1.0, "simulated in real time"),
         (0.6, "the simulation is slow: simulates 0.6 s per second; use fewer NICs (sim:2)"),
     ],
 )

@@ -113,6 +113,11 @@ def test_the_moment_stays_in_other_tabs_until_live(address: Any, browser: Any, u
     until("now", lambda: browser.text("time-text") == "now" and "at=" not in query(browser))
     until("the link's last state", lambda: browser.text("trouble") == "" and worst(browser) == UP)
     assert browser.errors() == []
+    live = "return document.querySelector('[data-testid=time-live]').getAttribute('aria-pressed')"
+    assert browser.js(live) == "true"
+    browser.js("window.socket.disconnect()")
+    until("not live", lambda: browser.text("time-text").startswith("connection lost at "))
+    assert browser.js(live) == "false"
 
 
 def test_playing_forward_passes_the_end_of_an_incident(address: Any, browser: Any, until: Any) -> None:

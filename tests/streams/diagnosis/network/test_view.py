@@ -73,6 +73,16 @@ def test_contention_windows_are_found_by_link_and_by_job() -> None:
     assert world.network.contention([LINK], BEGIN, BEGIN + S) == []
 
 
+def test_links_that_an_update_names_no_more_are_forgotten_with_their_window() -> None:
+    world, paused = World(Job(ranks=4)), route(3, 4, 1)[1]
+    world.contend(LINK, BEGIN, own=1, links=[paused])
+    assert len(world.network.contention([paused], BEGIN, BEGIN + S)) == 1
+    world.contend(LINK, BEGIN, own=1, update=1, links=[], closed_ns=BEGIN + S, state="CLOSED")
+    assert world.network.contention([paused], BEGIN, BEGIN + S) == []
+    world.network.forget(BEGIN + 1000 * S)
+    assert world.network.contention([LINK, paused], BEGIN, BEGIN + S) == []
+
+
 def test_a_whole_report_replaces_earlier_ones_and_keeps_known_links() -> None:
     view = NetworkView()
     view.take_flows(report(BEGIN, flow("h1/b/qp:1", links=[LINK]), flow("h1/b/qp:2")))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fabrictime.state.fabric_state import FabricState
+from fabrictime.state.labels import arrow
 from fabrictime.web.tabs.jobs import flow_frames
 from tests.fabrictime.fill import fill, fill_health
 from tests.fabrictime.job_records import JobRecords
@@ -75,7 +76,7 @@ def test_links_that_the_verdict_names_stand_first_then_those_in_trouble(
     rows = flow_frames.link_rows(state, record["flows"], [named], fabric.now_ns)
     assert (rows[0]["id"], rows[0]["named"]) == (named, True)
     assert {rows[1]["id"], rows[2]["id"]} <= {grey, fabric.back(grey), contended}
-    assert {row["contention"] for row in rows} == {"", f"{contended}: flows collide"}
+    assert {row["contention"] for row in rows} == {"", f"{arrow(contended)}: flows collide"}
     chips = flow_frames.route_chips(state, [grey, contended, "gone:1>gone:2"], "llama", fabric.now_ns)
     assert [chip[1].partition("(")[2] for chip in chips] == ["GREY)", "contended)", ""]
     assert chips[0][2].endswith("job=llama")

@@ -66,6 +66,26 @@ def test_a_row_names_effects_jobs_and_the_runbook(state: FabricState, fabric: An
     assert frames.step_cell(row)[1] == ("ft-detail", "runbook link-down", "docs/runbooks/link-down.md")
 
 
+def test_a_row_names_the_cables_that_may_be_at_fault_instead(state: FabricState, fabric: Any) -> None:
+    link, other = fabric.up("leaf1", 1), fabric.cable(fabric.up("leaf2", 1))
+    fill_health(state, fabric, link, "DOWN", candidates=[other])
+    alert = fabric.alert(fabric.cable(link), "dead", links=[link])
+    for records in ((), (("fabric.alerts", alert["alert_id"], alert),)):
+        fill(state, *records)
+        (row,) = frames.incident_rows(view_of(state, fabric), fabric.now_ns, "docs")
+        assert frames.problem_cell(row)[2][1].startswith("May be leaf2:swp3 ⇄ spine1:swp2 instead: ")
+
+
+def test_the_worst_link_is_none_of_a_dead_host(state: FabricState, fabric: Any) -> None:
+    fill(state, *fabric.fleet())
+    fill_health(state, fabric, fabric.up("leaf1", 1), "GREY")
+    link = next(link for link in fabric.links() if link.startswith("h1:"))
+    host = fabric.health(link, "DOWN") | {"subject": "h1", "kind": "HOST", "links": []}
+    cable = fabric.health(link, "DOWN")
+    fill(state, *(("fabric.link-health", record["subject"], record) for record in (host, cable)))
+    assert frames.worst_rows(view_of(state, fabric), None, is_fresh=True)[0]["value"].startswith("leaf1:swp3")
+
+
 def test_more_jobs_than_fit_are_counted() -> None:
     cell = frames.jobs_cell({"jobs": tuple(f"job{k}" for k in range(9))})
     assert [part[1] for part in cell] == ["job0", "job1", "job2", "and 6 more"]
