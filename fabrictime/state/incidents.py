@@ -159,8 +159,8 @@ class Incident:
     @property
     def next_step(self) -> str:
         """The next step of an operator."""
-        remedy = self.cause.next_step
-        return remedy or RUNBOOKS.get(self.cause.kind, RUNBOOKS[AlertKind.UNKNOWN]).next_step
+        step = RUNBOOKS.get(self.cause.kind, RUNBOOKS[AlertKind.UNKNOWN]).next_step
+        return self.cause.next_step or step.replace("explain JOB", f"explain {self.cause.subject}")
 
 
 def names_text(names: Sequence[str]) -> str:
@@ -198,13 +198,16 @@ def problems(state: FabricState, now_ns: int) -> list[Problem]:
 
 def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
     head = state.jobs.jobs[alert["subject"]].head if alert["subject"] in state.jobs.jobs else None
-    is_job = alert["kind"] in JOB_KINDS and head is not None
+    if (
+        alert["kind"] not in JOB_KINDS
+        or head is None
+        or head["verdict"] in (Verdict.HEALTHY, Verdict.UNKNOWN)
+    ):
+        head = None  # it says nothing about the alert's cause
     note = state_text(state.notes, alert, now_ns)
     health = state.subjects.get(alert["subject"])
     is_quiet = state.notes.is_quiet(alert, now_ns)
-    links, nics = tuple(alert["links"]), tuple(alert["nics"])
-    if is_job and head is not None:
-        links, nics = _blamed(head)
+    links, nics = _places_of(alert) if head is None else _blamed(head)
     return Problem(
         alert["kind"],
         alert["severity"],
@@ -215,12 +218,20 @@ def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
         nics,
         tuple(alert["jobs"]) or ((alert["subject"],) if alert["kind"] in JOB_KINDS else ()),
         alert["alert_id"],
-        head["remedy"] if is_job and head is not None else "",
+        "" if head is None else head["remedy"],
         note,
         is_quiet,
-        verdict_label(head["verdict"]) if is_job and head is not None else "",
+        "" if head is None else verdict_label(head["verdict"]),
         () if health is None else tuple(health.record["candidates"]),
     )
+
+
+def _places_of(alert: Alert) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the links and the NICs that an alert is about; for a job, the one that its verdict named first."""
+    links, nics = tuple(alert["links"]), tuple(alert["nics"])
+    if alert["kind"] in JOB_KINDS:
+        return links[:1], () if links else nics[:1]
+    return links, nics
 
 
 def _reported(alert: Alert) -> Iterator[str]:

@@ -77,6 +77,26 @@ def test_an_alert_about_a_job_has_the_text_of_its_newest_verdict(
     assert [one.cause.text for one in incidents(state, fabric.now_ns)] == [text]
 
 
+@pytest.mark.parametrize("verdict", ["HEALTHY", "UNKNOWN"])
+def test_a_job_that_recovers_stays_with_the_link_that_slowed_it(
+    state: FabricState, fabric: Any, verdict: str
+) -> None:
+    link = fabric.up("leaf1", 1)
+    fill_health(state, fabric, link, "GREY")
+    alert = fabric.alert(
+        "llama", "slow", kind="JOB_SLOW", jobs=["llama"], links=[link, fabric.up("leaf2", 1)]
+    )
+    record = JobRecords(fabric).diagnosis(1, fabric.now_ns, verdict=verdict, links=[])
+    fill(state, ("fabric.alerts", alert["alert_id"], alert), ("fabric.diagnoses", "llama", record))
+    (incident,) = incidents(state, fabric.now_ns)
+    assert (incident.title, incident.jobs) == ("Link loses packets", ("llama",))
+    assert [one.verdict for one in incident.problems] == ["", ""]
+
+
+def test_the_next_step_names_the_job() -> None:
+    assert Incident((problem("JOB_SLOW", "llama"),)).next_step == "Run fabrictime explain llama."
+
+
 @pytest.mark.parametrize(("age_ns", "listed"), [(S, 0), (2 * S, 1)])
 def test_a_queue_of_a_moment_is_no_problem(state: FabricState, fabric: Any, age_ns: int, listed: int) -> None:
     fill(state, *fabric.fleet(peers=1))
