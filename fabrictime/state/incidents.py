@@ -180,6 +180,12 @@ def incidents(state: FabricState, now_ns: int) -> list[Incident]:
     return group(problems(state, now_ns), hosts)
 
 
+def jobs_of(alert_id: str, listed: Iterable[Incident]) -> tuple[str, ...]:
+    """Return the jobs of the incident to which an alert belongs."""
+    of_alert = (one for one in listed if any(problem.alert_id == alert_id for problem in one.problems))
+    return next((incident.jobs for incident in of_alert), ())
+
+
 # ---------------------------------------------------------------------------------------------- problems
 
 
@@ -227,7 +233,7 @@ def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
 
 
 def _places_of(alert: Alert) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the links and the NICs that an alert is about; for a job, the one that its verdict named first."""
+    """Return the links and the NICs that an alert is about; for a job, the first one that it names."""
     links, nics = tuple(alert["links"]), tuple(alert["nics"])
     if alert["kind"] in JOB_KINDS:
         return links[:1], () if links else nics[:1]

@@ -9,7 +9,12 @@ from typing import Final
 from schemas.records import ActionOutcome, AlertKind, ContentionKind, Verdict
 
 ALIASED_SHOWN: Final = 3
-_SPELLED: Final = {Verdict.PCIE_LIMIT: "PCIe limit", AlertKind.NIC_DOWN: "NIC down"}
+_SPELLED: Final = {
+    Verdict.PCIE_LIMIT: "PCIe limit",
+    AlertKind.NIC_DOWN: "NIC down",
+    ActionOutcome.APPLIED: "done",
+    ActionOutcome.NO_FLOW: "no such flow",
+}
 _NAMES: Final = {f"{verdict}:" for verdict in Verdict}.union(
     name for kinds in (Verdict, AlertKind, ContentionKind, ActionOutcome) for name in kinds if "_" in name
 )

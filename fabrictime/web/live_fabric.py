@@ -92,12 +92,6 @@ class LiveFabric:
         with self.state.lock:
             return now_ns - self.state.simulated.lag_ns(now_ns)
 
-    @property
-    def is_simulated(self) -> bool:
-        """Whether the whole fleet is simulated."""
-        with self.state.lock:
-            return self.state.simulated.is_simulated
-
     def slow_text(self) -> str:
         """Return a text about a simulation that is now too slow, with advice; empty otherwise."""
         with self.state.lock:

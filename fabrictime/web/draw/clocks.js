@@ -52,9 +52,10 @@ export class Fleet extends Drawing {
       markLine: { silent: true, symbol: "none", animation: false, label: { show: false },
         lineStyle: { color: c.dim, width: 1, type: [2, 4] }, data: f.marks.map((m) => ({ xAxis: m.t })) },
     });
+    const narrow = this.chart.getWidth() < 520; // the legend's names take several lines
     this.chart.setOption({
-      animation: false, grid: { left: 60, right: 14, top: 28, bottom: 22 },
-      legend: { type: "scroll", top: 0, right: 8, left: 60, icon: "roundRect", itemWidth: 12, itemHeight: 12, itemGap: 10,
+      animation: false, grid: { left: 60, right: 14, top: narrow ? 62 : 28, bottom: 22 },
+      legend: { type: narrow ? "plain" : "scroll", top: 0, right: 8, left: narrow ? 4 : 60, icon: "roundRect", itemWidth: 12, itemHeight: 12, itemGap: 10,
         textStyle: { color: c.text, fontSize: 11 }, data: f.lines.map((l) => l.name) },
       tooltip: { ...tooltip(c), trigger: "axis", axisPointer: { type: "line", lineStyle: { color: c.dim } },
         formatter: (ps) => this.tip(ps) },

@@ -65,7 +65,6 @@ class LiveTab(Tab[TabChoice]):
         fleet = (
             f"of {count_text(cable_count)}, {counted(summary.hosts, 'host')}, {counted(summary.nics, 'NIC')}"
         )
-        fleet += ", simulated" if self.live.is_simulated else ""
         is_known = cable_count and not verdict.missing
         self._kpi("cables", count_text(counts[LinkState.UP]) if is_known else "—", fleet)
         by_state = [f"{count} {name}" for name, count in trouble.items()]

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.state.incidents import KINDS, MIN_SWITCH_LINKS, Incident, Problem, group, incidents, is_slow
+from fabrictime.state.incidents import (
+    KINDS,
+    MIN_SWITCH_LINKS,
+    Incident,
+    Problem,
+    group,
+    incidents,
+    is_slow,
+    jobs_of,
+)
 from schemas.records import AlertKind, Severity, Verdict
 from tests.fabrictime.fill import fill, fill_health
 from tests.fabrictime.job_records import JobRecords, head_of
@@ -91,6 +100,8 @@ def test_a_job_that_recovers_stays_with_the_link_that_slowed_it(
     (incident,) = incidents(state, fabric.now_ns)
     assert (incident.title, incident.jobs) == ("Link loses packets", ("llama",))
     assert [one.verdict for one in incident.problems] == ["", ""]
+    assert jobs_of(alert["alert_id"], [incident]) == ("llama",)
+    assert jobs_of("another", [incident]) == ()
 
 
 def test_the_next_step_names_the_job() -> None:

@@ -20,6 +20,7 @@ from fabrictime.web.tabs.fabric.queries import LinkTraffic
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.ids import host_of
+from schemas.records import LinkState
 from schemas.units import counted
 
 METRICS: Final = {"state": "state", "queue": "queue", "load": "time busy"}
@@ -314,7 +315,7 @@ class FabricTab(LiveTab[FabricChoice]):
         self.trouble.put(trouble[:TROUBLE_SHOWN])
         self.trouble_empty.set_text(
             self.live.verdict().claim("All cables, NICs and hosts with a known state are UP.")
-            if state.subjects
+            if state.subjects or self.live.summary().cables[LinkState.UP]
             else "No cable, NIC or host is known to be in trouble: no worker has published health yet."
         )
         self.trouble_empty.set_visibility(not trouble)

@@ -103,7 +103,7 @@ def test_a_move_shows_cause_action_and_effect(fabric: Any, show: Any, browser: A
     until("it waits", lambda: "waiting" in browser.text("actions"))
     done = fabric.action(decision)
     fabric.publish(("fabric.actions", "h1", done))
-    until("done", lambda: "applied" in browser.text("actions"))
+    until("done", lambda: "done" in browser.text("actions"))
     until("its time has passed", lambda: time_ns() > done["at_ns"] + 30_000_000)
     after = {
         "rate_bps": 6.4e8,
@@ -184,7 +184,7 @@ def test_a_thousand_decisions_are_listed_newest_first_and_found_by_flow(
     fabric.publish(*made)
     page = show()
     until("all", lambda: "1,000" in browser.text("kpi-decided"))
-    until("counted", lambda: browser.text("actions-note").startswith("250 applied, 250 limited"))
+    until("counted", lambda: browser.text("actions-note").startswith("250 done, 250 limited"))
     assert "the newest 250 of 1,000 are listed" in browser.text("actions-note")
     first = "return document.querySelector('[data-testid=actions] tbody tr')?.innerText ?? ''"
     until("the newest first", lambda: "sock:10999" in browser.js(first))
@@ -192,9 +192,9 @@ def test_a_thousand_decisions_are_listed_newest_first_and_found_by_flow(
     click_row(browser, "faults", "leaf2")
     until("one fault", lambda: browser.text("actions-note") == "10 LIMITED")
     click_row(browser, "faults", "leaf2")
-    until("all again", lambda: browser.text("actions-note").startswith("250 applied, 250 limited"))
+    until("all again", lambda: browser.text("actions-note").startswith("250 done, 250 limited"))
     browser.toggle("listed", "done")
-    until("done alone", lambda: browser.text("actions-note") == "250 applied")
+    until("done alone", lambda: browser.text("actions-note") == "250 done")
     flow_id = fabric.flow(10_500, fabric.nics[500 % 8], "h1/eth1")["flow_id"]
     show(f"?flow={quote(flow_id, safe='')}")
     until("one", lambda: browser.text("actions-note") == "1 UNANSWERED")
