@@ -98,7 +98,7 @@ def overview(
 ) -> Overview:
     """Return the content of the first page. `log_age_s`: age of the newest record of the log."""
     groups = action_groups(action_entries.entries(state.actions, now_ns))
-    listed = [replace(one, moved_jobs=_moved_jobs(state, one, groups)) for one in incidents(state, now_ns)]
+    listed = _with_moved_jobs(state, now_ns, groups)
     running = [job.head for job in state.jobs.jobs.values() if job.is_running(now_ns)]
     hosts = {nic.host for nic in state.nics.values()}
     healthy = sum(head["verdict"] != JobVerdict.UNKNOWN and not is_slow(head) for head in running)
@@ -115,6 +115,23 @@ def overview(
         _cleared(state),
         groups,
         state.actions.mode().act,
+    )
+
+
+def _with_moved_jobs(state: FabricState, now_ns: int, groups: Sequence[ActionGroup]) -> list[Incident]:
+    return [replace(one, moved_jobs=_moved_jobs(state, one, groups)) for one in incidents(state, now_ns)]
+
+
+def jobs_of(state: FabricState, alert_id: str, now_ns: int) -> tuple[str, ...]:
+    """Return the jobs of the incident to which an alert belongs."""
+    groups = action_groups(action_entries.entries(state.actions, now_ns))
+    return next(
+        (
+            incident.jobs
+            for incident in _with_moved_jobs(state, now_ns, groups)
+            if any(problem.alert_id == alert_id for problem in incident.problems)
+        ),
+        (),
     )
 
 

@@ -180,12 +180,6 @@ def incidents(state: FabricState, now_ns: int) -> list[Incident]:
     return group(problems(state, now_ns), hosts)
 
 
-def jobs_of(alert_id: str, listed: Iterable[Incident]) -> tuple[str, ...]:
-    """Return the jobs of the incident to which an alert belongs."""
-    of_alert = (one for one in listed if any(problem.alert_id == alert_id for problem in one.problems))
-    return next((incident.jobs for incident in of_alert), ())
-
-
 # ---------------------------------------------------------------------------------------------- problems
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabrictime.state.fabric_state import FabricState
+from fabrictime.state.health import jobs_of
 from fabrictime.state.incidents import (
     KINDS,
     MIN_SWITCH_LINKS,
@@ -17,7 +18,6 @@ from fabrictime.state.incidents import (
     group,
     incidents,
     is_slow,
-    jobs_of,
 )
 from schemas.records import AlertKind, Severity, Verdict
 from tests.fabrictime.fill import fill, fill_health
@@ -100,8 +100,8 @@ def test_a_job_that_recovers_stays_with_the_link_that_slowed_it(
     (incident,) = incidents(state, fabric.now_ns)
     assert (incident.title, incident.jobs) == ("Link loses packets", ("llama",))
     assert [one.verdict for one in incident.problems] == ["", ""]
-    assert jobs_of(alert["alert_id"], [incident]) == ("llama",)
-    assert jobs_of("another", [incident]) == ()
+    assert jobs_of(state, alert["alert_id"], fabric.now_ns) == ("llama",)
+    assert jobs_of(state, "another", fabric.now_ns) == ()
 
 
 def test_the_next_step_names_the_job() -> None:

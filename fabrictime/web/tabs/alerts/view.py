@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 from nicegui import ui
 
 from fabrictime.state.fabric_state import Part, is_cleared, text_now
-from fabrictime.state.incidents import incidents, jobs_of
+from fabrictime.state.health import jobs_of
 from fabrictime.state.labels import arrow, readable
 from fabrictime.web.elements import CSS, card, empty, name_value_table, part, put_values, table, text, toggle
 from fabrictime.web.orders import Orders, alert_orders
@@ -128,7 +128,6 @@ class AlertsTab(LiveTab[AlertsChoice]):
         with self.state.lock:
             alerts = frames.ordered(self.state.alerts.values())
             alerts = [{**one, "text": readable(text_now(self.state, one))} for one in alerts]
-            listed_incidents = incidents(self.state, now_ns)
             notes = {one["alert_id"]: frames.note_rows(self.state.notes, one, now_ns) for one in alerts}
         alert = next((one for one in alerts if one["alert_id"] == self.choice.alert), None)
         if self.choice.alert is None and alerts and not is_cleared(alerts[0]):
@@ -147,7 +146,8 @@ class AlertsTab(LiveTab[AlertsChoice]):
         self.empty.set_visibility(not listed)
         self.table.put([_alert_row(one, now_ns, notes[one["alert_id"]]) for one in listed[:ALERTS_SHOWN]])
         if alert is not None and not alert["jobs"]:
-            alert = {**alert, "jobs": list(jobs_of(alert["alert_id"], listed_incidents))}
+            with self.state.lock:
+                alert = {**alert, "jobs": list(jobs_of(self.state, alert["alert_id"], now_ns))}
         self._show_alert(alert, now_ns, [] if alert is None else notes.get(alert["alert_id"], []))
 
     def _show_alert(self, alert: Alert | None, now_ns: int, notes: list[tuple[str, str]]) -> None:
