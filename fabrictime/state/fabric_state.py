@@ -390,12 +390,14 @@ class FabricState:
 
 
 def text_now(state: FabricState, alert: Alert) -> str:
-    """Return an alert's text; for a lossy link with the newest figures of its health record, and for a job
-    with its newest verdict.
+    """Return an alert's text; for a link with its newest loss, or that it is UP, and for a job with its
+    newest verdict.
     """
     if is_cleared(alert) or alert["grouped"]:
         return alert["text"]
     subject, job = state.subjects.get(alert["subject"]), state.jobs.jobs.get(alert["subject"])
+    if subject is not None and subject.record["state"] == LinkState.UP:
+        return f"{alert['text']}; now UP"
     is_lossy = alert["kind"] == AlertKind.LINK_GREY
     if is_lossy and subject is not None and subject.record["state"] == LinkState.GREY:
         return subject.record["text"]

@@ -202,7 +202,8 @@ def _healthy_text(fleet: Fleet, quiet: int) -> str:
     size = f"{up} UP, {counted(fleet.nics, 'NIC')} on {counted(fleet.hosts, 'host')}"
     jobs = f", {counted(fleet.healthy_jobs, 'job')} at the expected speed" if fleet.healthy_jobs else ""
     if quiet:
-        return f"Nothing new is wrong: {counted(quiet, 'problem')} acknowledged or silenced; {size}{jobs}."
+        quiet_text = f"{counted(quiet, 'problem')} acknowledged, silenced or in maintenance"
+        return f"Nothing new is wrong: {quiet_text}; {size}{jobs}."
     return f"Nothing is wrong: {size}{jobs}, no active alert."
 
 

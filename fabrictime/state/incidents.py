@@ -154,7 +154,7 @@ class Incident:
         """The place of the cause: a link, a switch, hosts or a job."""
         if self.switch:
             return f"{len(self.subjects)} links of {self.switch}"
-        return names_text([_place_text(self.cause.kind, subject) for subject in self.subjects])
+        return names_text([place_text(self.cause.kind, subject) for subject in self.subjects])
 
     @property
     def next_step(self) -> str:
@@ -169,7 +169,8 @@ def names_text(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _place_text(kind: AlertKind, subject: str) -> str:
+def place_text(kind: AlertKind, subject: str) -> str:
+    """Return the subject of a problem for readers."""
     _, of_shard, shard = subject.partition("@")
     return f"shard {shard}" if of_shard else f"job {subject}" if kind in JOB_KINDS else arrow(subject)
 

@@ -21,7 +21,7 @@ _NAMES: Final = {f"{verdict}:" for verdict in Verdict}.union(
 _RAW: Final = re.compile(
     r"[^\s<>]*[:/][^\s<>]*<?>[^\s<>]+|(?<=\d )us\b|\b[A-Z]+(?:_[A-Z]+)+\b|(?<=: )[A-Z]+:"
 )
-"""What records write for programs: cables and links, microseconds, and the names of kinds."""
+"""Matches what records contain for programs: cables and links, microseconds, and the names of kinds."""
 
 
 def arrow(link: str) -> str:

@@ -107,7 +107,7 @@ def test_acknowledged_problems_are_nothing_new(healthy: FabricState, fabric: Any
     health = of(healthy, fabric).health
     assert health.level == "ok"
     assert health.sentence.startswith(
-        "Nothing new is wrong: 1 problem acknowledged or silenced; 24 cables UP"
+        "Nothing new is wrong: 1 problem acknowledged, silenced or in maintenance; 24 cables UP"
     )
 
 

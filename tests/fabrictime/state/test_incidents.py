@@ -54,7 +54,7 @@ def test_a_slow_job_belongs_to_the_link_that_its_verdict_blames(state: FabricSta
         ({}, "GREY", "loses 10.7%"),
         ({"grouped": ["leaf1:swp4<>spine2:swp1"]}, "GREY", "loses 47.4%"),
         ({"kind": "LINK_DOWN"}, "GREY", "loses 47.4%"),
-        ({}, "UP", "loses 47.4%"),
+        ({}, "UP", "loses 47.4%; now UP"),
     ],
 )
 def test_the_loss_in_the_text_is_the_newest(

@@ -235,10 +235,10 @@ def trouble_rows(state: FabricState) -> list[dict[str, Any]]:
     return [
         {
             "id": name,
-            "subject": arrow(name),
+            "subject": arrow(name) if "@" not in name else f"shard {record['shard']}",
             "state": record["state"],
             "text": readable(record["text"]),
-            "aliased": aliased_text(record["candidates"]),
+            "aliased": aliased_text(record["candidates"]) if "@" not in name else "",
         }
         for _, _, name, record in ranked_rows
     ]

@@ -147,7 +147,8 @@ class LinkPanel:
                 note += f"; loses {percent_text(record['loss_rate'])}{interval}{_classes_text(record)}"
             if record["max_packet_bytes"] is not None:
                 note += f"; drops packets above {record['max_packet_bytes']:,} bytes"
-            note += f"; {record['paths_dead']} paths dead, {record['paths_living']} living"
+            if record["state"] != LinkState.UP:  # the counts are those of the detection
+                note += f"; {record['paths_dead']} paths dead, {record['paths_living']} living"
             self.hour_note.set_text(note)
         self.hour.show(lambda _is_full: frame)
 

@@ -9,7 +9,7 @@ from actuators.notify.runbooks import RUNBOOKS, page_of
 from fabrictime.state.action_groups import ActionGroup
 from fabrictime.state.action_text import time_text
 from fabrictime.state.health import Overview
-from fabrictime.state.incidents import JOB_KINDS, Incident, Problem
+from fabrictime.state.incidents import JOB_KINDS, Incident, Problem, place_text
 from fabrictime.state.labels import aliased_text, arrow, readable, verdict_label, words
 from fabrictime.web.addresses import (
     actions_address,
@@ -60,7 +60,7 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: 
         "severity": "noted" if incident.is_quiet else incident.severity,
         "title": f"{incident.title}: {incident.where}" + (f" ({cause.verdict})" if cause.verdict else ""),
         "text": readable(cause.text)[:TEXT_SHOWN],
-        "aliased": aliased_text([one for one in cause.candidates if one not in incident.subjects]),
+        "aliased": _aliased_text(incident),
         "effects": _effects_text(incident),
         "note": incident.note,
         "since": time_text(incident.since_ns),
@@ -70,6 +70,12 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: 
         "step": incident.next_step[:1].upper() + incident.next_step[1:],
         "runbook": page_of(cause.kind, runbook_url),
     }
+
+
+def _aliased_text(incident: Incident) -> str:
+    """Return the cables that may be at fault in place of a link, NIC or host."""
+    others = [one for one in incident.cause.candidates if one not in incident.subjects]
+    return "" if "@" in incident.cause.subject else aliased_text(others)
 
 
 def _effects_text(incident: Incident) -> str:
@@ -86,7 +92,7 @@ def _effect_text(problem: Problem, cause: Problem) -> str:
         return f"job {problem.subject}" + (f", {problem.verdict}" if problem.verdict else "")
     if problem.kind == cause.kind:
         return arrow(problem.subject)
-    return f"{words(problem.kind)} {arrow(problem.subject)}"
+    return f"{words(problem.kind)} {place_text(problem.kind, problem.subject)}"
 
 
 def severity_cell(row: Row) -> Cell:

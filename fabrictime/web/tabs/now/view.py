@@ -186,7 +186,7 @@ class NowTab(LiveTab[NowChoice]):
         settings = self.context.settings
         self.incidents.put(frames.incident_rows(view, now_ns, settings.runbook_url))
         noted = sum(incident.is_quiet for incident in view.incidents)
-        parts = [f"{noted} acknowledged or silenced, listed last"] if noted else []
+        parts = [f"{noted} acknowledged, silenced or in maintenance, listed last"] if noted else []
         if len(view.incidents) > frames.INCIDENTS_SHOWN:
             worst = f"the worst {frames.INCIDENTS_SHOWN} of {len(view.incidents)}"
             parts.append(f"{worst}; the others are in Alerts and Contention")
