@@ -9,7 +9,7 @@ from typing import Final
 from schemas.records import ActionOutcome, AlertKind, ContentionKind, Verdict
 
 ALIASED_SHOWN: Final = 3
-_SPELLED: Final = {
+_SPELLED: Final[dict[str, str]] = {
     Verdict.PCIE_LIMIT: "PCIe limit",
     AlertKind.NIC_DOWN: "NIC down",
     ActionOutcome.APPLIED: "done",
@@ -29,14 +29,14 @@ def arrow(link: str) -> str:
     return link.replace("<>", " ⇄ ") if "<>" in link else link.replace(">", " → ")
 
 
-def words(kind: str) -> str:
+def kind_label(kind: str) -> str:
     """Return the name of a kind, verdict or outcome in words, such as `slow flow`."""
     return _SPELLED.get(kind) or kind.lower().replace("_", " ")
 
 
 def verdict_label(verdict: str) -> str:
     """Return a job's verdict in words."""
-    return "not enough evidence" if verdict == Verdict.UNKNOWN else words(Verdict(verdict))
+    return "not enough evidence" if verdict == Verdict.UNKNOWN else kind_label(Verdict(verdict))
 
 
 def aliased_text(cables: Sequence[str]) -> str:
@@ -48,11 +48,11 @@ def aliased_text(cables: Sequence[str]) -> str:
 
 def readable(text: str) -> str:
     """Return a record's text with arrows, units and names of kinds for readers."""
-    return _RAW.sub(_in_words, text)
+    return _RAW.sub(_replacement, text)
 
 
-def _in_words(match: re.Match[str]) -> str:
+def _replacement(match: re.Match[str]) -> str:
     raw = match[0]
     if ">" in raw:
         return arrow(raw)
-    return "µs" if raw == "us" else words(raw) if raw in _NAMES else raw
+    return "µs" if raw == "us" else kind_label(raw) if raw in _NAMES else raw

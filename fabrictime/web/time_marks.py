@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from fabrictime.state.labels import arrow, words
+from fabrictime.state.labels import arrow, kind_label
 from fabrictime.web.history_client import History
 from fabrictime.web.history_sql import SECOND_NS, in_range, rows
 from schemas import tables
@@ -36,11 +36,15 @@ def marks(history: History, since_ns: int, until_ns: int) -> list[Mark]:
     )
     step_ns = max(SECOND_NS, (until_ns - since_ns) // STEPS)
     alerts = [
-        (int(at_ns) // NS_PER_MS, str(severity), f"{words(kind)}: {arrow(subject)}")
+        (int(at_ns) // NS_PER_MS, str(severity), f"{kind_label(kind)}: {arrow(subject)}")
         for at_ns, severity, kind, subject in rows(history, raised, **span)
     ]
     actions = [
-        (int(at_ns) // NS_PER_MS, "action", f"{counted(count, 'decision')}, {words(kind)}: {arrow(subject)}")
+        (
+            int(at_ns) // NS_PER_MS,
+            "action",
+            f"{counted(count, 'decision')}, {kind_label(kind)}: {arrow(subject)}",
+        )
         for at_ns, kind, subject, count in rows(history, decided, step_ns=step_ns, **span)
     ]
     return sorted(alerts + actions)

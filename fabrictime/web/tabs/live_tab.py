@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Final
 
 from fabrictime.state.fabric_state import FabricState, Part
-from fabrictime.state.labels import arrow, words
+from fabrictime.state.labels import arrow, kind_label
 from fabrictime.web.live_fabric import LiveFabric
 from fabrictime.web.tabs.base import Tab, TabChoice
 from schemas.records import LinkState
@@ -78,9 +78,9 @@ class LiveTab(Tab[TabChoice]):
             depth = bytes_text(queue.mean_bytes) if queue.rate_bps else delay
             slots = f"; slots {summary.fold} times as long: inference is slow" if summary.fold > 1 else ""
             self._kpi("deepest", depth, f"{delay} at {arrow(link)}{slots}")
-        kinds = sorted({words(window["kind"]) for window in windows})
+        kinds = sorted({kind_label(window["kind"]) for window in windows})
         self._kpi_of_faults("contention", len(windows), ", ".join(kinds) or "no link")
-        kinds = sorted({words(alert["kind"]) for alert in alerts})
+        kinds = sorted({kind_label(alert["kind"]) for alert in alerts})
         self._kpi_of_faults("alerts", len(alerts), ", ".join(kinds) or "none")
 
     def _kpi_of_faults(self, key: str, count: int, note: str) -> None:

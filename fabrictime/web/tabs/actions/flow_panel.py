@@ -10,7 +10,7 @@ from nicegui import ui
 from fabrictime.state import action_text
 from fabrictime.state.action_entries import NS_PER_S, ActionEntry
 from fabrictime.state.flow_history import Sample
-from fabrictime.state.labels import arrow, readable, words
+from fabrictime.state.labels import arrow, kind_label, readable
 from fabrictime.web.addresses import fabric_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import empty, name_value_table, part, put_values, table, text, toggle
@@ -158,4 +158,4 @@ def entry_table(
 
 
 def _outcome_cell(row: Row) -> Cell:
-    return [(f"ft-outcome ft-{row['status']}", words(row["outcome"]), row["outcome_text"])]
+    return [(f"ft-outcome ft-{row['status']}", kind_label(row["outcome"]), row["outcome_text"])]

@@ -17,7 +17,7 @@ from fabrictime.state.action_limits import LimitUse, Pacing
 from fabrictime.state.action_state import WATCH_NS, ActionState, SuppressedAction
 from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.flow_history import Sample
-from fabrictime.state.labels import words
+from fabrictime.state.labels import kind_label
 from fabrictime.web.elements import CSS, card, empty, table, text, toggle
 from fabrictime.web.orders import PAUSES, Orders
 from fabrictime.web.query_poller import Snapshot
@@ -326,7 +326,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         done = sum(entry.done for entry in view.entries)
         counts = action_entries.counts(view.entries)
         rest = {name: count for name, count in counts.items() if name not in DONE}
-        self._kpi("done", count_text(done), action_text.counts_text(rest, words) or "all of them")
+        self._kpi("done", count_text(done), action_text.counts_text(rest, kind_label) or "all of them")
         suppressed = view.suppressed_total
         if view.are_suppressed_known:
             self._kpi("suppressed", count_text(suppressed), "see below" if suppressed else "nothing")
@@ -351,7 +351,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         self.empty.set_text(empty_text)
         self.empty.set_visibility(not view.newest)
         self._show_faults(view.groups)
-        note = action_text.counts_text(action_entries.counts(view.listed), words)
+        note = action_text.counts_text(action_entries.counts(view.listed), kind_label)
         if len(view.listed) > len(view.newest):
             note += f"; the newest {len(view.newest)} of {len(view.listed):,} are listed"
         self.note.set_text(note)

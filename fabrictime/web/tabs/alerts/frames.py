@@ -9,7 +9,7 @@ from typing import Final
 
 from actuators.notify.notes import NoteIndex, state_text
 from fabrictime.state.fabric_state import is_cleared
-from fabrictime.state.labels import arrow, words
+from fabrictime.state.labels import arrow, kind_label
 from fabrictime.web.addresses import fabric_address
 from schemas.ids import host_of
 from schemas.records import Alert, Severity
@@ -55,7 +55,7 @@ def age_text(alert: Alert, now_ns: int) -> str:
 def figures(alert: Alert, now_ns: int) -> list[tuple[str, str]]:
     """Return an alert's fields as names and texts."""
     rows = [
-        ("kind", words(alert["kind"])),
+        ("kind", kind_label(alert["kind"])),
         ("severity", alert["severity"]),
         ("subject", arrow(alert["subject"])),
         ("raised", time_text(alert["raised_ns"])),

@@ -10,7 +10,7 @@ from fabrictime.state.action_groups import ActionGroup
 from fabrictime.state.action_text import time_text
 from fabrictime.state.health import Overview
 from fabrictime.state.incidents import JOB_KINDS, Incident, Problem, place_text
-from fabrictime.state.labels import aliased_text, arrow, readable, verdict_label, words
+from fabrictime.state.labels import aliased_text, arrow, kind_label, readable, verdict_label
 from fabrictime.web.addresses import (
     actions_address,
     alert_address,
@@ -92,7 +92,7 @@ def _effect_text(problem: Problem, cause: Problem) -> str:
         return f"job {problem.subject}" + (f", {problem.verdict}" if problem.verdict else "")
     if problem.kind == cause.kind:
         return arrow(problem.subject)
-    return f"{words(problem.kind)} {place_text(problem.kind, problem.subject)}"
+    return f"{kind_label(problem.kind)} {place_text(problem.kind, problem.subject)}"
 
 
 def severity_cell(row: Row) -> Cell:
