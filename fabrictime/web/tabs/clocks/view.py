@@ -350,7 +350,7 @@ class ClocksTab(Tab[ClocksChoice]):
         nics = self._fleet.value.nics if self._fleet.value is not None else []
         self.mesh_note.set_text(frames.mesh_note(mesh, len(nics)))
         rows = self._rows
-        self.mesh.set_visibility(len(nics) <= frames.MAX_MESH_NICS or bool(mesh.suspects))
+        self.mesh.set_visibility(len(nics) <= queries.MAX_MESH_NICS or bool(mesh.suspects))
         self.mesh.show(lambda _is_full: frames.mesh_frame(mesh, nics, rows))
 
 
