@@ -60,9 +60,12 @@ $(VENV)/.complete: $(VENV)/.installed
 	@$(BIN)/python tools/install.py all
 	@touch $@
 
-# The extension modules, beside their sources, and the `fabrictime` command.
+# The extension modules, beside their sources, and the `fabrictime` command. Byte code: else the processes of `up` and
+# the workers of the suite all compile the same modules at the same time.
 native: $(VENV)/.installed
 	@$(BIN)/python tools/build_native.py
+	@$(BIN)/python -m compileall -q -j 0 -x '/test_|/conftest' schemas native producers streams actuators grafana fabrictime \
+	  clients tools tests
 
 mpi:  ## build the profiler of MPI programs for another MPI, with MPICC
 	$(MPICC) -shared -fPIC -O2 -fvisibility=hidden -Inative/collectives -Iclients/c -o native/mpi/libfabrictime-mpi.so \

@@ -2,13 +2,17 @@
 property test has a deadline, because the machine may be busy; the duration of each test is kept."""
 
 import gc
+import os
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
 from fabrictime.testbed.processes.child import run_inside
@@ -68,6 +72,31 @@ class Durations:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # else a worker of xdist, whose reports its parent gets
         config.pluginmanager.register(Durations(), "durations")
+        if config.getoption("numprocesses", None) and not sys.dont_write_bytecode:
+            _compile_tests(config)
+
+
+def _compile_tests(config: pytest.Config) -> None:
+    """Compile new test modules once: else all workers compile all of them at the same time."""
+    pycs = {
+        path: rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
+        for pattern in ("test_*.py", "conftest.py")
+        for path in (ROOT / "tests").rglob(pattern)
+    }
+    missing = [path for path, pyc in pycs.items() if not pyc.exists()]
+    count = os.cpu_count() or 1
+
+    def compile_part(part: int) -> None:
+        for path in missing[part::count]:
+            source_hash, code = rewrite._rewrite_test(path, config)
+            pycs[path].parent.mkdir(exist_ok=True)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, pycs[path])
+
+    children = [get_context("fork").Process(target=compile_part, args=(part,)) for part in range(count)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
 
 
 @pytest.hookimpl(wrapper=True)
