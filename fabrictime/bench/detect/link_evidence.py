@@ -146,12 +146,11 @@ class ProbedFleet:
         """Whether an agent that gets no CPU time reports so."""
 
         size = len(src)
-        self._lost = np.zeros(size, np.int64)
-        self._answered = np.zeros(size, np.int64)
-        self._latecomers = np.zeros(size, np.int64)
         self._next_class = np.zeros(size, np.int64)
         self._by_class = np.zeros((3, len(self.dscps), size), np.int64)
         """Numbers of lost probes, answers and late answers, for each class and path."""
+        self._lost, self._answered, self._late_answers = self._by_class.reshape(3, -1)
+        """The same, by class times the number of paths plus path."""
         self._row = np.zeros(size, np.int64)
         self._first = np.zeros(size, np.int64)
         self._last = np.zeros(size, np.int64)
@@ -164,7 +163,7 @@ class ProbedFleet:
         self._clock = rng.integers(-(10**15), 10**15, n)
         self._trouble = np.zeros(n, np.int64)
         self._waiting: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []
-        """Probes that got no answer: the time of sending, their paths, and their classes."""
+        """Probes that got no answer: the time of sending, their paths, and their places in the counts."""
         self._late: list[tuple[int, int, int, int]] = []
         self._queue: list[tuple[int, int, LinkEvent]] = []
         self.forward_links = np.full((len(src), int(out.hops.max())), -1, np.int64)
@@ -199,43 +198,45 @@ class ProbedFleet:
 
     def _probe(self) -> None:
         now_ns, rng = self.now_ns, self.rng
-        sends = (rng.random(len(self.src)) < self.rate_hz * (STEP_NS / 1e9)).nonzero()[0]
+        size = len(self.src)
+        sends = (rng.random(size) < self.rate_hz * (STEP_NS / 1e9)).nonzero()[0]
         absent, cpu_starved = self._absent, self.starvation_end_ns > now_ns
         any_cpu_starved = np.count_nonzero(cpu_starved)
         if any_cpu_starved or np.count_nonzero(absent):
             sends = sends[~(absent | cpu_starved)[self.src[sends]]]
-        classes = self._next_class[sends] % len(self.dscps)
-        self._next_class[sends] += 1
-        is_open = _lost_on(self, sends, classes, absent)
+        if len(self.dscps) > 1:
+            cells = sends + self._next_class[sends] % len(self.dscps) * size
+            self._next_class[sends] += 1
+        else:
+            cells = sends
+        is_open = _lost_on(self, sends, cells, absent)
         if any_cpu_starved:
             late = ~is_open & cpu_starved[self.dst[sends]]
             is_open |= late
-            for p, c in zip(sends[late].tolist(), classes[late].tolist(), strict=True):
-                heapq.heappush(self._late, (int(self.starvation_end_ns[self.dst[p]]), p, now_ns, c))
+            for p, cell in zip(sends[late].tolist(), cells[late].tolist(), strict=True):
+                heapq.heappush(self._late, (int(self.starvation_end_ns[self.dst[p]]), p, now_ns, cell))
         if np.count_nonzero(is_open):
-            self._waiting.append((now_ns, sends[is_open], classes[is_open]))
-            sends, classes = sends[~is_open], classes[~is_open]
-        self._by_class[1, classes, sends] += 1
+            self._waiting.append((now_ns, sends[is_open], cells[is_open]))
+            is_answered = ~is_open
+            sends, cells = sends[is_answered], cells[is_answered]
+        self._answered[cells] += 1
         self._urgent[self.src[sends[self._row[sends] >= 3]]] = True
-        self._answered[sends] += 1
         self._row[sends] = 0
         self._good[sends] = now_ns
         self._came[sends] = now_ns + 12_000
         while self._late and self._late[0][0] <= now_ns:
-            _, p, sent_ns, c = heapq.heappop(self._late)
+            _, p, sent_ns, cell = heapq.heappop(self._late)
             self._came[p] = max(self._came[p], now_ns)
-            self._answered[p] += 1
-            self._latecomers[p] += sent_ns <= now_ns - self.timeout_ns
-            self._by_class[1:, c, p] += (1, sent_ns <= now_ns - self.timeout_ns)
+            self._answered[cell] += 1
+            self._late_answers[cell] += sent_ns <= now_ns - self.timeout_ns
         while self._waiting and self._waiting[0][0] <= now_ns - self.timeout_ns:
-            sent_ns, at, classes = self._waiting.pop(0)
+            sent_ns, at, cells = self._waiting.pop(0)
             is_lost = self._good[at] < sent_ns
             at = at[is_lost]
-            self._by_class[0, classes[is_lost], at] += 1
+            self._lost[cells[is_lost]] += 1
             begins = self._row[at] == 0
             self._first[at[begins]] = sent_ns
             self._row[at] += 1
-            self._lost[at] += 1
             self._last[at] = sent_ns
             self._urgent[self.src[at]] = True
 
@@ -245,7 +246,7 @@ class ProbedFleet:
         woken = (self._trouble > 0) & (self.starvation_end_ns <= now_ns)
         due = (self._urgent & (age_ns >= self.gather_ns)) | (age_ns >= self.beat_ns) | woken
         due &= ~self._absent & (self.starvation_end_ns <= now_ns)
-        for nic in np.flatnonzero(due).tolist():
+        for nic in due.nonzero()[0].tolist():
             self._send(nic, now_ns)
         if self.size_probes:
             self._check_sizes(now_ns)
@@ -331,9 +332,11 @@ class ProbedFleet:
 
     def _send(self, nic: int, now_ns: int) -> None:
         own_paths = self._of_nic[nic]
-        at = own_paths[(self._lost[own_paths] > 0) | (self._answered[own_paths] > 0)]
+        counts = self._by_class[:, :, own_paths].sum(axis=1)
+        is_used = counts[:2].any(axis=0)
+        at, counts = own_paths[is_used], counts[:, is_used]
         names = self.fleet.nic_ids
-        columns = (self.dst, self.port, self._lost, self._answered, self._row, self._latecomers)
+        columns = (self.dst[at], self.port[at], self._row[at], *counts)
         times = (self._first, self._last, self._good, self._came)
         first, last, good, came = (
             np.where(t[at] < 0, -1, np.maximum(0, now_ns - t[at])).tolist() for t in times
@@ -354,8 +357,8 @@ class ProbedFleet:
                 "delayed": 0,
                 "classes": self._classes_of(p),
             }
-            for i, (p, peer, port, lost, answered, row, late) in enumerate(
-                zip(at.tolist(), *(column[at].tolist() for column in columns), strict=True)
+            for i, (p, peer, port, row, lost, answered, late) in enumerate(
+                zip(at.tolist(), *(column.tolist() for column in columns), strict=True)
             )
         ]
         late_ns = int(self._trouble[nic])
@@ -369,9 +372,6 @@ class ProbedFleet:
         self._trouble[nic] = 0
         self._sent_ns[nic] = now_ns
         self._urgent[nic] = False
-        self._lost[at] = 0
-        self._answered[at] = 0
-        self._latecomers[at] = 0
         self._by_class[:, :, at] = 0
         self._publish(nic, event)
 
@@ -422,9 +422,9 @@ class ProbedFleet:
 
 
 def _lost_on(
-    fleet: ProbedFleet, sends: NDArray[np.intp], classes: NDArray[np.int64], absent: NDArray[np.bool_]
+    fleet: ProbedFleet, sends: NDArray[np.intp], cells: NDArray[np.intp], absent: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Return which of the probes on paths `sends` get lost, [len(sends)]."""
+    """Return which of the probes on paths `sends` get lost, [len(sends)]; `cells`: where they count."""
     lost = np.zeros(len(sends), np.bool_)
     if np.count_nonzero(fleet.down):
         lost |= fleet.down[fleet.links[sends]].any(axis=1)
@@ -432,6 +432,8 @@ def _lost_on(
         lost |= absent[fleet.dst[sends]]
     if np.count_nonzero(fleet.loss) or np.count_nonzero(fleet.class_loss):
         links = fleet.links[sends]
-        keep = np.prod((1 - fleet.loss[links]) * (1 - fleet.class_loss[classes[:, None], links]), axis=1)
-        lost |= fleet.rng.random(len(sends)) > keep
+        keep = 1 - fleet.loss[links]
+        if np.count_nonzero(fleet.class_loss):
+            keep *= 1 - fleet.class_loss[(cells // len(fleet.src))[:, None], links]
+        lost |= fleet.rng.random(len(sends)) > np.multiply.reduce(keep, axis=1)
     return lost
