@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path as FilePath
 from typing import Any
 
 from schemas.kafka.message import Message
 from tests.golden import goldens, names, stages
-from tests.golden.goldens import FOLDER, Record, Row
+from tests.golden.goldens import FOLDER, Record
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-9
 LONG = 64
@@ -185,22 +187,33 @@ def rows_of(case: str, stage: str) -> list[Message]:
     """
     work, left_out = stages.STAGES[stage], LEFT_OUT.get((case, stage), set())
     tables_first = {names.TOPICS.get(topic, topic): number for number, topic in enumerate(TABLES_FIRST)}
-    found: list[tuple[tuple[Any, ...], Row, Names]] = []
+    recordings: list[tuple[tuple[Any, ...], Message]] = []
     for path in sorted((FOLDER / case / "inputs").glob("*.jsonl.xz")):
         recorded = path.name.removesuffix(".jsonl.xz")
-        of_topic = Names(recorded)
-        if of_topic.topic in work.inputs and recorded not in left_out:
-            first = tables_first.get(of_topic.topic, len(tables_first))
-            for row in goldens.read_rows(path):
-                order = (row.append_ns, first, recorded, row.partition, row.offset)
-                found.append((order, row, of_topic))
-    found.sort(key=lambda each: each[0])
+        topic = Names(recorded).topic
+        if topic in work.inputs and recorded not in left_out:
+            first = tables_first.get(topic, len(tables_first))
+            for m in _messages_of(path):
+                recordings.append(((m.append_ns, first, recorded, m.partition, m.offset), m))
+    recordings.sort(key=lambda order_and_message: order_and_message[0])
     rows, last_ns = [], -1
-    for _, row, of_topic in found:
-        last_ns = row.append_ns if work.times_are_exact else max(row.append_ns, last_ns + 1)
-        record = None if row.record is None else of_topic.split(of_topic.now(row.record))
-        rows.append(stages.message_of(last_ns, of_topic.topic, row.partition, row.offset, row.key, record))
+    for _, m in recordings:
+        last_ns = m.append_ns if work.times_are_exact else max(m.append_ns, last_ns + 1)
+        rows.append(Message(last_ns, m.topic, m.partition, m.offset, m.key, m.value))
     return rows
+
+
+@cache
+def _messages_of(path: FilePath) -> list[Message]:
+    """Return the recorded messages of a topic with today's names, which several stages read."""
+    of_topic = Names(path.name.removesuffix(".jsonl.xz"))
+    return [
+        stages.message_of(
+            row.append_ns, of_topic.topic, row.partition, row.offset, row.key,
+            None if row.record is None else of_topic.split(of_topic.now(row.record)),
+        )
+        for row in goldens.read_rows(path)
+    ]  # fmt: skip
 
 
 def run(case: str, stage: str) -> list[stages.Keyed]:
