@@ -102,6 +102,11 @@ def against_links(evidence: PathTable, paths: NDArray[np.intp]) -> Suspicion:
     return Suspicion(evidence, paths, rows, losses)
 
 
+def against_fabric(evidence: PathTable, paths: NDArray[np.intp]) -> Int64s:
+    """Return [S] how many losses of each path may count against elements between its NICs, at the utmost."""
+    return evidence.losses_within(paths, *_between(evidence, paths))
+
+
 def against_switch(evidence: PathTable, paths: NDArray[np.intp], links: NDArray[np.intp]) -> Int64s:
     """Return [S] how many losses of each path count against the switch to which all `links` belong.
 

@@ -15,7 +15,7 @@ from schemas.ids import cable_id
 from schemas.records import HealthKind
 from streams.links.evidence.probe_evidence import Evidence
 from streams.links.health.text import count_text
-from streams.links.localise.cover import against_switch, cables_needed
+from streams.links.localise.cover import against_fabric, against_switch, cables_needed
 from streams.links.localise.fault import Fault
 from streams.links.localise.link_death import silence_ns
 from streams.links.rules import LOSS_MARGIN, RETRACT_NS
@@ -31,6 +31,9 @@ def localise_switches(
 
     The caller must mark a fault's elements as down before it takes the next: later switches depend on it.
     """
+    losses = against_fabric(evidence, suspects)
+    if losses.sum() < thresholds["dead_losses"]:
+        return
     at_nics = (evidence.nic_of != NOTHING) & evidence.has_answered
     crossed = np.unique(evidence.rows[suspects, 2:])
     silent = crossed[evidence.last_answer_ns[crossed] < now_ns - thresholds.ns("link_dead_ms")]
@@ -42,27 +45,28 @@ def localise_switches(
             continue
         silent_for_ns = now_ns - int(evidence.last_answer_ns[links].max())
         if silent_for_ns >= silence_ns(evidence, thresholds, now_ns, links):
-            yield from _localise_switch(evidence, thresholds, suspects, node, now_ns)
+            yield from _localise_switch(evidence, thresholds, suspects[losses > 0], node, now_ns)
 
 
 def _localise_switch(
     evidence: Evidence, thresholds: Thresholds, suspects: NDArray[np.intp], node: str, now_ns: int
 ) -> Iterator[Fault]:
     links = _links_within(evidence, node)
-    by_cable = links_by_cable(evidence, links.tolist())
     last_ns = int(evidence.last_answer_ns[links].max(initial=0))
-    is_recent = now_ns - last_ns < thresholds.ns("link_dead_ms")
-    if is_recent or not SILENT_CABLES.has_enough(len(by_cable)):
+    if now_ns - last_ns < thresholds.ns("link_dead_ms"):
         return
     rows, within = evidence.rows[suspects], evidence.among(links)
     crosses = within[rows].any(axis=1)
     suspects, rows = suspects[crosses], rows[crosses]
     losses = against_switch(evidence, suspects, links)
+    if losses.sum() < thresholds["dead_losses"]:
+        return
     explained = evidence.down[rows] | (evidence.suppressed_ns[rows] > now_ns)
     losses[(explained & ~within[rows]).any(axis=1)] = 0
     has_losses = losses > 0
     losses, rows = losses[has_losses], rows[has_losses]
-    if losses.sum() < thresholds["dead_losses"]:
+    by_cable = links_by_cable(evidence, links.tolist())
+    if losses.sum() < thresholds["dead_losses"] or not SILENT_CABLES.has_enough(len(by_cable)):
         return
     crossing = np.array([evidence.among(links)[rows].any(axis=1) for links in by_cable.values()]).T
     needed = min(SILENT_CABLES.min_members, len(by_cable) - 1)
