@@ -373,7 +373,6 @@ class _Owner:
             text = "%s: %d messages came more than %d ms after their append time: a replay may differ"
             log.warning(text, self._stage.name, operator.late - self._late, INPUT_DELAY_NS // NS_PER_MS)
             self._late = operator.late
-            self._lateness.note_late(time.monotonic_ns())
 
     def _log_now_ns(self) -> int:
         return self._context.log_clock.now_ns(time.monotonic_ns())

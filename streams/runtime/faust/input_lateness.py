@@ -1,7 +1,7 @@
 """Says when a timed stage should ask the log for its ends, because messages may be late. Pure.
 
-A question costs some milliseconds, so it is not asked before each advance. Messages are late if the worker
-stalls, if a broker stalls, so that no new message comes, or if a broker is slow for a while.
+A question costs some milliseconds, so it is not asked before each advance. Messages may be late if the owner
+is new, if the worker stalls, if a broker stalls, so that no new message comes, or if they come slowly.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ SILENT_NS: Final = NS_PER_S
 """Interval of the questions of a stage without a new message, ns."""
 STALLED_NS: Final = 2 * INPUT_DELAY_NS
 """Time after a stall for which the stage asks before each advance, ns."""
+SLOW_AGE_NS: Final = INPUT_DELAY_NS // 2
+"""Age of a message at its arrival from which inputs are slow, ns."""
 SLOW_NS: Final = 10 * NS_PER_S
-"""The same after a late message, ns."""
+"""Time after the start and after a slow message for which the stage asks before each advance, ns."""
 
 
 class InputLateness:
@@ -26,16 +28,14 @@ class InputLateness:
 
     def __init__(self, now_ns: int) -> None:
         self._fresh_ns = self._advanced_ns = now_ns
-        self._asked_ns = self._until_ns = 0
+        self._asked_ns, self._until_ns = 0, now_ns + SLOW_NS
 
     def note_message(self, age_ns: int, now_ns: int) -> None:
         """Note a message of this age at its arrival."""
-        if age_ns < INPUT_DELAY_NS:
+        if age_ns < SLOW_AGE_NS:
             self._fresh_ns = now_ns
-
-    def note_late(self, now_ns: int) -> None:
-        """Note that a message came after the advance that it belongs to."""
-        self._until_ns = now_ns + SLOW_NS
+        else:
+            self._until_ns = now_ns + SLOW_NS
 
     def note_question(self, now_ns: int) -> None:
         """Note that the inputs have been read to the ends that the log had."""
