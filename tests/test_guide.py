@@ -11,6 +11,7 @@ import re
 import subprocess
 import textwrap
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,7 @@ from fabrictime.web.users import COOKIE_S
 from producers.audit.checks import CHECKS
 from producers.probe.keys import KEY_BYTES
 from schemas.kafka import schema_log
+from schemas.metrics.base import Detail
 from schemas.metrics.table import METRICS
 from schemas.topics import SCHEMAS, TOPICS
 from schemas.topology import load_topology
@@ -137,7 +139,7 @@ def test_defaults_of_the_pages_are_in_force() -> None:
     number = r"(\d[\d,]*(?:\.\d+)?)"
     wrong, count = [], 0
     for path, text in sorted(PAGES.items()):
-        after = re.findall(rf"`(\w+\.[\w.]+)`,? \(?{number} ?(\w*)", text)
+        after = re.findall(rf"`(\w+\.[\w.]+)`(?:, | \(){number} ?(\w*)", text)
         before = re.findall(rf"{number} ?(\w*)(?: apart| per second)? \(`(\w+\.[\w.]+)`\)", text)
         for key, value, unit in [*after, *((key, value, unit) for value, unit, key in before)]:
             if key in settings():
@@ -168,6 +170,7 @@ def test_figures_of_the_pages_are_constants_of_the_code() -> None:
     compose = yaml.safe_load(sources()["docker-compose.yml"])["services"]["kafka"]["environment"]
     delay_ms = compose["KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS"]
     hosts, leaves, spines = (settings()[f"fabric.{key}"] for key in ("hosts", "leaves", "spines"))
+    details = Counter(metric.detail for metric in METRICS)
     codes = sorted(map(str, TEMPORARY))
     sentences = {
         "README.md": (f"{hosts} hosts, {leaves} leaves and {spines} spines in rootless",),
@@ -190,6 +193,10 @@ def test_figures_of_the_pages_are_constants_of_the_code() -> None:
         "docs/log.md": (
             f"at {append_clock.SLEW_PPM} ppm; a difference above {append_clock.STEP_MS} ms",
             f"persist for {append_clock.STEPOUT_MS // 1000} s",
+        ),
+        "docs/metrics.md": (
+            f"`metrics.per_nic` adds {details[Detail.PER_NIC]} series per NIC, and `metrics.per_link`",
+            f"`metrics.per_link` {details[Detail.PER_LINK]} per directed link",
         ),
         "docs/web-page.md": (f"A login lasts {COOKIE_S // 3600} hours",),
         "docs/clients.md": (f"`limit` (at most {MAX_ROWS:,})",),
@@ -327,6 +334,10 @@ def test_files_of_a_release_have_the_version() -> None:
     version = deb.version()
     names = missing(r"fabrictime(?:_client)?[-_:](\d+\.\d+\.\d+)", {version})
     assert names == []
+    images = set(
+        re.findall(r"(?m)(?:FROM |image: )(\S+)", sources()["Dockerfile"] + sources()["docker-compose.yml"])
+    )
+    assert missing(r"\b((?:[a-z]+/)?[a-z]+:\d[\d.]*-[a-z-]+)", images) == []
     assert missing(r"(manylinux_\d+_\d+)_", {wheels.platform_tag("x86_64").removesuffix("_x86_64")}) == []
 
 
