@@ -21,21 +21,18 @@ Rows = NDArray[np.int64]
 
 FUNCTIONS: Final = list(CollectiveFunction)
 _FUNCTION_INDEX: Final = {str(function): at for at, function in enumerate(FUNCTIONS)}
-COLLECTIVES: Final = frozenset(
-    at
-    for at, function in enumerate(FUNCTIONS)
-    if function
-    not in (
-        CollectiveFunction.UNKNOWN,
-        CollectiveFunction.SEND,
-        CollectiveFunction.RECEIVE,
-        CollectiveFunction.SEND_RECEIVE,
-        CollectiveFunction.WAIT,
-    )
+
+
+def is_one_of(*functions: CollectiveFunction) -> NDArray[np.bool_]:
+    """Return, by index of each function, whether it is one of these."""
+    return np.array([function in functions for function in FUNCTIONS])
+
+
+IS_MESSAGE: Final = is_one_of(
+    CollectiveFunction.SEND, CollectiveFunction.RECEIVE, CollectiveFunction.SEND_RECEIVE
 )
-"""Indices of the functions that all ranks of a communicator call under one sequence number."""
-IS_COLLECTIVE: Final = np.isin(np.arange(len(FUNCTIONS)), list(COLLECTIVES))
-"""Whether a function is in `COLLECTIVES`, by index."""
+IS_COLLECTIVE: Final = ~(IS_MESSAGE | is_one_of(CollectiveFunction.UNKNOWN, CollectiveFunction.WAIT))
+"""Whether all ranks of a communicator call a function under one sequence number, by index."""
 UNKNOWN: Final = -1
 """A duration that is not known."""
 EVERY: Final = 1

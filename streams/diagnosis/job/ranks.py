@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from schemas.ids import natural
@@ -64,6 +64,7 @@ class Ranks:
     """The ranks of a job, by process."""
 
     by_process: dict[int, Rank] = field(default_factory=dict)
+    """Maps process to rank, in the order of the ranks' numbers."""
     communicators: dict[int, Communicator] = field(default_factory=dict)
     """Maps hash of the communicator's id to communicator."""
     total: int = 0
@@ -71,7 +72,7 @@ class Ranks:
     """Texts about ranks that two living processes claim."""
 
     def __iter__(self) -> Iterator[Rank]:
-        return iter(sorted(self.by_process.values(), key=lambda rank: rank.number))
+        return iter(self.by_process.values())
 
     def of(self, communicator: int, rank: int) -> Rank | None:
         """Return the process that has a rank in a communicator; None if unknown."""
@@ -161,6 +162,7 @@ def _number(
             numbered.append((member.rank, process))
     first = max([ranks.total, *(rank + 1 for rank, _ in numbered)])
     others.sort(key=lambda one: [natural(part) for part in one.key])
+    numbered.sort(key=itemgetter(0))
     for number, process in (*numbered, *enumerate(others, first)):
         rank = _rank(number, process, interval, lag_ns)
         ranks.by_process[rank.process] = rank

@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from schemas.records import CollectiveFunction, LinkState
+from schemas.records import LinkState
 from streams.diagnosis.case import Case, Stuck
-from streams.diagnosis.job.columns import COLLECTIVES, FUNCTIONS, Op, Sum
+from streams.diagnosis.job.columns import FUNCTIONS, IS_COLLECTIVE, IS_MESSAGE, Op, Sum
 from streams.diagnosis.job.ranks import Rank
 from streams.runtime.units import NS_PER_S
 
@@ -31,10 +31,6 @@ MAX_WAITS: Final = 256
 """Largest number of waits in which the smallest cycle is searched."""
 MESSAGE_TIMES: Final = 3.0
 """Multiple of the job's usual iteration from which on a wait for a message stalls the job."""
-_MESSAGES: Final = frozenset(
-    FUNCTIONS.index(function)
-    for function in (CollectiveFunction.SEND, CollectiveFunction.RECEIVE, CollectiveFunction.SEND_RECEIVE)
-)
 Key = tuple[int, int]
 """Communicator and sequence number of a collective."""
 
@@ -130,8 +126,7 @@ def _collectives(case: Case) -> list[_Wait]:
     """Return the collectives that run for long, each with the ranks that did not begin it."""
     work = case.work
     rows = work.rows
-    is_collective = np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))
-    old = work.running & is_collective & (work.length_ns - work.begin >= MIN_AGE_NS)
+    old = work.running & IS_COLLECTIVE[rows[:, Op.FUNCTION]] & (work.length_ns - work.begin >= MIN_AGE_NS)
     rows_by_key: dict[Key, dict[int, int]] = {}
     for row in np.flatnonzero(old):
         key = (int(rows[row, Op.COMMUNICATOR]), int(rows[row, Op.SEQ]))
@@ -154,7 +149,7 @@ def _messages(case: Case) -> list[_Wait]:
     A peer whose newest record is too old is left out: it may itself wait.
     """
     work, rows = case.work, case.work.rows
-    is_message = np.isin(rows[:, Op.FUNCTION], list(_MESSAGES)) & (rows[:, Op.PEER] >= 0)
+    is_message = IS_MESSAGE[rows[:, Op.FUNCTION]] & (rows[:, Op.PEER] >= 0)
     candidates = np.flatnonzero(work.running & is_message)
     if not len(candidates):
         return []
@@ -205,9 +200,8 @@ def _is_silent(case: Case, rank: Rank) -> bool:
 def _progress(case: Case) -> dict[Key, int]:
     """Return the greatest number that each process began, by (communicator, process)."""
     rows = case.work.rows
-    collectives = rows[np.isin(rows[:, Op.FUNCTION], list(COLLECTIVES))]
-    sums = case.columns.summaries
-    sums = sums[np.isin(sums[:, Sum.FUNCTION], list(COLLECTIVES))]
+    collectives, sums = rows[IS_COLLECTIVE[rows[:, Op.FUNCTION]]], case.columns.summaries
+    sums = sums[IS_COLLECTIVE[sums[:, Sum.FUNCTION]]]
     newest: dict[Key, int] = {}
     parts = (
         (collectives[:, Op.COMMUNICATOR], collectives[:, Op.PROCESS], collectives[:, Op.SEQ]),

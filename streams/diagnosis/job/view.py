@@ -291,5 +291,5 @@ def _name(entry: tuple[int, Process]) -> int:
 
 
 def _stack(parts: list[Rows], width: int) -> Rows:
-    parts = [part for part in parts if len(part)]
+    parts = list(filter(len, parts))
     return np.concatenate(parts) if parts else np.empty((0, width), np.int64)

@@ -23,7 +23,7 @@ from streams.diagnosis.job.arrivals import (
     groups_of,
     order_by,
 )
-from streams.diagnosis.job.columns import EVERY, FUNCTIONS, IS_COLLECTIVE, Op, Rows, Sum, pair_key
+from streams.diagnosis.job.columns import EVERY, FUNCTIONS, IS_COLLECTIVE, Op, Rows, Sum, is_one_of, pair_key
 from streams.diagnosis.job.iterations import Iterations, find_iterations
 from streams.diagnosis.job.moving import Moving, moving_of
 from streams.diagnosis.job.rank_times import RankTimes, RowTimes, rank_times
@@ -34,14 +34,10 @@ from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
 Kind = tuple[int, int, int]
 """Number of ranks of the communicator, index of the function, binary logarithm of the bytes."""
 _SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
-_RECEIVE: Final = FUNCTIONS.index(CollectiveFunction.RECEIVE)
-_ROOTED_DOWN: Final = tuple(
-    FUNCTIONS.index(function) for function in (CollectiveFunction.BROADCAST, CollectiveFunction.SCATTER)
-)
-_ROOTED_UP: Final = tuple(
-    FUNCTIONS.index(function)
-    for function in (CollectiveFunction.REDUCE, CollectiveFunction.GATHER, CollectiveFunction.SCAN)
-)
+_IS_PAIRED: Final = is_one_of(CollectiveFunction.SEND, CollectiveFunction.RECEIVE)
+_IS_DOWN: Final = is_one_of(CollectiveFunction.BROADCAST, CollectiveFunction.SCATTER)
+_IS_UP: Final = is_one_of(CollectiveFunction.REDUCE, CollectiveFunction.GATHER, CollectiveFunction.SCAN)
+"""Whether only the root waits for the others, by index of the function; `_IS_DOWN`: only they for it."""
 _MIX: Final = tuple(
     np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 )
@@ -312,14 +308,14 @@ def _arrival_waits(rows: Rows, arrival: Floats, grouped: Ints, groups: Groups, f
         last = arrival[grouped][groups.last()][groups.group]
         function = rows[grouped, Op.FUNCTION]
         own = arrival[grouped]
-        last = np.where(np.isin(function, _ROOTED_UP), own, last)
-        is_down = np.isin(function, _ROOTED_DOWN)
+        last = np.where(_IS_UP[function], own, last)
+        is_down = _IS_DOWN[function]
         if is_down.any():
             is_root = rows[grouped, Op.RANK] == rows[grouped, Op.PEER]
             roots = group_medians(groups.group, len(groups.starts), np.where(is_root, own, np.nan))
             last = np.where(is_down, roots[groups.group], last)
         wait[grouped] = np.where(full[groups.group], last - own, np.nan)
-    pairs = np.flatnonzero(np.isin(rows[:, Op.FUNCTION], (_SEND, _RECEIVE)))
+    pairs = np.flatnonzero(_IS_PAIRED[rows[:, Op.FUNCTION]])
     if len(pairs):
         wait[pairs] = _pair_waits(rows[pairs], arrival[pairs])
     return wait

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -135,7 +136,7 @@ def nics_of(pairs: Iterable[NicPair]) -> list[str]:
 LinkTable = dict[str, dict[tuple[str, str], NicPair]]
 
 
-@dataclass(slots=True)
+@dataclass
 class Traffic:
     """All pairs of a job. `links`: link to the pairs with a flow that certainly crosses it."""
 
@@ -148,7 +149,7 @@ class Traffic:
     routes: dict[str, Links] = field(default_factory=dict)
     """Maps flow to its links."""
 
-    @property
+    @cached_property
     def measured(self) -> list[NicPair]:
         """Pairs with an in-band delay, sorted by name."""
         return [self.pairs[key] for key in sorted(self.pairs) if self.pairs[key].data_ns is not None]
