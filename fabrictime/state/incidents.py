@@ -147,6 +147,9 @@ class Incident:
     @property
     def title(self) -> str:
         """The kind of the cause in words."""
+        is_slow_otherwise = self.cause.verdict and self.cause.verdict != verdict_label(Verdict.STRAGGLER)
+        if self.cause.kind == AlertKind.JOB_STRAGGLER and is_slow_otherwise:
+            return "Job is slow"
         return RUNBOOKS.get(self.cause.kind, RUNBOOKS[AlertKind.UNKNOWN]).title
 
     @property

@@ -104,6 +104,14 @@ def test_a_job_that_recovers_stays_with_the_link_that_slowed_it(
     assert jobs_of(state, "another", fabric.now_ns) == ()
 
 
+@pytest.mark.parametrize(
+    ("verdict", "title"),
+    [("straggler", "Job has a straggler"), ("", "Job has a straggler"), ("slow flow", "Job is slow")],
+)
+def test_only_a_straggler_is_named_so(verdict: str, title: str) -> None:
+    assert Incident((problem("JOB_STRAGGLER", "llama", verdict=verdict),)).title == title
+
+
 def test_the_next_step_names_the_job() -> None:
     assert Incident((problem("JOB_SLOW", "llama"),)).next_step == "Run fabrictime explain llama."
 

@@ -198,7 +198,7 @@ def cleared_rows(alerts: Sequence[Alert], now_ns: int) -> list[Row]:
         {
             "id": alert["alert_id"],
             "title": RUNBOOKS.get(alert["kind"], RUNBOOKS[AlertKind.UNKNOWN]).title,
-            "where": arrow(alert["subject"]),
+            "where": place_text(alert["kind"], alert["subject"]),
             "span": f"{time_text(alert['raised_ns'])} to {time_text(alert['cleared_ns'] or 0)}",
             "ago": f"{seconds_text((now_ns - (alert['cleared_ns'] or 0)) / 1e9)} ago",
             "address": alert_address(alert["alert_id"]),

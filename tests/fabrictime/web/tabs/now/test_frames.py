@@ -132,3 +132,5 @@ def test_a_cleared_alert_has_both_times(fabric: Any) -> None:
     (row,) = frames.cleared_rows([alert], 71 * S)
     assert (row["title"], row["where"], row["ago"]) == ("Host down", "h1", "10 s ago")
     assert row["span"] == "1970-01-01 00:00:01 to 1970-01-01 00:01:01"
+    loss = {**alert, "kind": "UNEXPLAINED_LOSS", "subject": "losses@sim"}
+    assert frames.cleared_rows([loss], 71 * S)[0]["where"] == "shard sim"
