@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fabrictime.state.action_entries import NS_PER_S, ActionEntry
@@ -21,6 +21,8 @@ GAP_NS: Final = 300 * NS_PER_S
 """Time without an action after which the same subject counts as a new fault, ns."""
 NEAR_NS: Final = 30 * NS_PER_S
 """Largest time between a local repair and the decision that shows its fault, ns."""
+LEAD_NS: Final = 60 * NS_PER_S
+"""Longest time by which the first action on a fault may precede the begin that its record states, ns."""
 _CAUSES: Final = {
     "DOWN": "{} is down",
     "GREY": "{} loses packets",
@@ -142,12 +144,21 @@ def _nearest(entry: ActionEntry, decisions: Mapping[str, list[ActionEntry]]) -> 
 
 
 def groups_at(groups: Iterable[ActionGroup], places: set[str], since_ns: int) -> list[ActionGroup]:
-    """Return the actions about the given cables, NICs and hosts since a time."""
+    """Return the actions about the given cables, NICs and hosts for a fault that began at a time.
+
+    Actions that ended an earlier fault of the same place are left out.
+    """
     return [
-        group
+        replace(group, entries=entries)
         for group in groups
-        if group.at_ns >= since_ns and places.intersection((group.subject, _cable(group.subject)))
+        if places.intersection((group.subject, _cable(group.subject)))
+        and (entries := tuple(one for one in group.entries if _is_about(one, since_ns)))
     ]
+
+
+def _is_about(entry: ActionEntry, since_ns: int) -> bool:
+    """Return whether an action may be about a fault that began at a time, but was detected later."""
+    return entry.at_ns >= since_ns - (0 if entry.kind in _LATER else LEAD_NS)
 
 
 def done_text(groups: Iterable[ActionGroup], places: set[str], since_ns: int) -> str:

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal
 
 from fabrictime.state import action_entries
 from fabrictime.state.action_groups import ActionGroup, action_groups, done_text, groups_at
-from fabrictime.state.action_state import MINUTE_NS
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import STATES, UP, FabricState, is_cleared
 from fabrictime.state.freshness import CURRENT, HistoryAge, consequence
@@ -83,7 +82,7 @@ class Overview:
 
     def done(self, incident: Incident) -> str:
         """Return what was done about an incident."""
-        text = done_text(self.actions, incident.places, incident.since_ns - MINUTE_NS)
+        text = done_text(self.actions, incident.places, incident.since_ns)
         if incident.cause.kind not in MOVABLE_KINDS:
             return text or "—"
         return text or ("nothing" if self.acts else "nothing: the mode is OBSERVE")
@@ -139,7 +138,7 @@ def _moved_jobs(state: FabricState, incident: Incident, groups: Sequence[ActionG
     """Return the jobs of the flows that actions on an incident moved or paced."""
     if incident.cause.kind not in MOVABLE_KINDS:
         return frozenset()
-    at_incident = groups_at(groups, incident.places, incident.since_ns - MINUTE_NS)
+    at_incident = groups_at(groups, incident.places, incident.since_ns)
     flow_ids = {entry.flow_id for group in at_incident for entry in group.entries}
     return frozenset(state.flows.jobs_of(flow_ids))
 

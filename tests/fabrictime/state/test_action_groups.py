@@ -7,7 +7,7 @@ from typing import Any
 from actuators.nodes.actuator import node_report
 from actuators.nodes.policy import NodeStep
 from fabrictime.state.action_entries import entries
-from fabrictime.state.action_groups import GAP_NS, action_groups, done_text, total_text
+from fabrictime.state.action_groups import GAP_NS, LEAD_NS, action_groups, done_text, total_text
 from fabrictime.state.action_state import ActionState
 from fabrictime.state.action_text import as_record
 from schemas.records import ActionOutcome, FlowAction
@@ -85,8 +85,18 @@ def test_actions_are_found_by_the_places_of_an_incident(made: Any, actions: Acti
     groups = groups_of(actions, made)
     assert done_text(groups, {CABLE}, 0) == "1 flow moved, within 12.0 ms"
     assert done_text(groups, {"leaf9:swp1<>spine1:swp9"}, 0) == ""
-    assert done_text(groups, {CABLE}, made.now_ns + S) == ""
+    assert done_text(groups, {CABLE}, made.now_ns + LEAD_NS + S) == ""
 
 
 def test_without_actions_there_is_no_group(actions: ActionState) -> None:
     assert action_groups(entries(actions, 0)) == []
+
+
+def test_flows_that_an_earlier_outage_moved_back_are_not_done_about_the_present_one(
+    made: Any, actions: ActionState
+) -> None:
+    decide(actions, made, 1, at_ns=made.now_ns - 80 * S)
+    decide(actions, made, 2, kind="HEALED", at_ns=made.now_ns - 20 * S)
+    decide(actions, made, 3, at_ns=made.now_ns)
+    assert done_text(groups_of(actions, made), {CABLE}, made.now_ns - S).startswith("1 flow moved")
+    assert len(groups_of(actions, made)[0].entries) == 3

@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
+from fabrictime.state.labels import readable
 from fabrictime.web.addresses import jobs_address
 from fabrictime.web.chart import FabricMap
 from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle
@@ -332,7 +333,9 @@ class FabricTab(LiveTab[FabricChoice]):
         rows = frames.node_rows(self.state, self.live.drawn, node)
         self.node_title.set_text(node)
         nics = [nic for nic in self.state.nics.values() if nic.host == node]
-        host = f" · {len(nics)} NICs, rack {nics[0].rack or 'unknown'}" if nics else ""
+        host = f" · {counted(len(nics), 'NIC')}, rack {nics[0].rack or 'unknown'}" if nics else ""
+        health = self.state.subjects.get(node)
+        host += f" · {readable(health.record['text'])}" if health is not None else ""
         unknown = "No cable of it is known now. The search field (key /) finds nodes by parts of their names."
         self.node_note.set_text(f"{counted(len(rows), 'cable')}{host}" if rows or nics else unknown)
         self.node_table.put(rows)
