@@ -139,7 +139,6 @@ class JobsTab(LiveTab[JobsChoice]):
             with ui.element("div").classes("ft-head"):
                 text("Jobs", "ft-title")
             self.jobs_empty = empty("", "jobs-empty")
-            self.hint = empty("A click on a job opens its verdict, ranks, flows and links.", "jobs-hint")
             lines = export_lines(self.context.settings.state_file)
             with Section().classes("ft-export").props("data-testid=export") as self.export:
                 code = ui.code("\n".join(lines), language="bash")
@@ -322,7 +321,6 @@ class JobsTab(LiveTab[JobsChoice]):
         self.jobs_empty.set_text(NO_JOB)
         self.jobs_empty.set_visibility(not rows)
         self.export.set_visibility(not rows)
-        self.hint.set_visibility(bool(rows) and choice.job is None)
         self.job_part.set_visibility(choice.job is not None)
         self.nic_part.set_visibility(choice.job is not None or choice.nic is not None)
         if choice.job is not None:
