@@ -25,7 +25,6 @@ ALLOWED = re.compile(
     re.IGNORECASE,
 )
 """Licences that allow use, change and distribution beside our Apache-2.0."""
-BINDING = "General Public"
 REVIEWED = {
     "docutils": "public domain and BSD; the GPL concerns an Emacs mode that is not in the wheel",
     "crc32c": "LGPL 2.1 or later: a library of its own, loaded and not changed; users may replace it",

@@ -75,8 +75,6 @@ class SockDiag:
         self._ask.settimeout(_TIMEOUT_S)
         self._ended.setblocking(False)
         self._sequence = 0
-        self.overruns = 0
-        """How often the queue was full, so that notices of ended connections were lost."""
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when a connection has ended."""
@@ -100,7 +98,6 @@ class SockDiag:
             except OSError as error:
                 if error.errno != 105:  # ENOBUFS: the kernel dropped some, and their flows show as gone
                     raise
-                self.overruns += 1
                 continue
             for kind, _, body in _messages(data):
                 if kind == _SOCK_DIAG_BY_FAMILY and (parsed := parse_socket(body)) is not None:

@@ -27,8 +27,6 @@ class SimFlowEndpoint:
         self._run = run
         self._epoll = select.epoll()
         self._control = ControlConnection(str(path), self._epoll)
-        self.carried_out = 0
-        """Number of executed commands."""
         self._time_ns = 0
         """Simulated time in the last report."""
         run.flow_news()
@@ -72,5 +70,4 @@ class SimFlowEndpoint:
         except ValueError as error:
             self._control.failed(command.number, str(error))
         else:
-            self.carried_out += 1
             self._control.done(command.number, command.value, "SIMULATED")

@@ -128,7 +128,6 @@ class Simulation:
         self._iterations: list[TrueJob] = []
         self.jobs = SimJobs(self, self._rng)
         self._collectives = SimCollectives(self, TICK_NS)
-        self._background: list[SimFlow] = []
         self._open_background(np.repeat(np.arange(n), s.flows_per_nic) if s.load else np.empty(0, np.int64))
         for line in s.faults:
             self.fault(line)

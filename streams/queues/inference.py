@@ -94,8 +94,6 @@ class ShardQueues:
 
     def __init__(self, shard: str, rate_of: Callable[[str], int]) -> None:
         self.shard = shard
-        self.late_cells = 0
-        """Cells that arrived after their block was solved, or whose block was skipped."""
         self.skipped_ns = 0
         """Total length of the blocks that were skipped because inference was late."""
         self._rate_of = rate_of
@@ -278,9 +276,8 @@ class ShardQueues:
             self._next_block = (newest - NS_PER_S) // block_ns
         block, self._next_block = self._next_block, self._next_block + 1
         first, slots = block * block_ns // slot_ns, block_ns // slot_ns
-        cells, late = self._cells.take(first * fold, (first + slots) * fold)
+        cells, _ = self._cells.take(first * fold, (first + slots) * fold)
         cells = cells.folded(fold)
-        self.late_cells += late
         self._rebuild()
         if self._solver is None or self._columns is None:
             return []

@@ -115,11 +115,6 @@ def choose_gid(port: Port, address: str | None) -> Gid:
     return best
 
 
-def port_of_label(label: int) -> int:
-    """Return the UDP source port that the driver derives from a flow label other than 0."""
-    return _FIRST_PORT | (label & 0x3FFF) ^ (label >> 14 & 0x3F)
-
-
 def label_of_port(port: int) -> int:
     """Return a flow label, never 0, from which the driver derives `port`, which is from 49152 to 65535."""
     return port & 0x3FFF or 0x4001

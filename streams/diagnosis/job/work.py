@@ -70,7 +70,6 @@ class Work:
     groups: Groups
     grouped: Ints
     """Rows of collectives; `groups` and `arrivals` index this selection."""
-    group_full: Bools
     arrivals: Arrivals
     arrival_wait: Floats
     """Time until the last rank arrived, ns: the part of waiting that late ranks cause; NaN: unknown."""
@@ -149,7 +148,6 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
         running=running,
         groups=groups,
         grouped=grouped,
-        group_full=full,
         arrivals=arrivals,
         arrival_wait=arrival_wait,
         wait=wait,
