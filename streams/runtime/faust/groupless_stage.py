@@ -45,8 +45,9 @@ CATCH_UP_S: Final = 0.1
 """Interval at which the stage checks whether the past has been read, s."""
 FAILED_S: Final = 0.1
 """Pause after an evaluation that failed, s: it may be due again at once."""
-LATE_S: Final = 3.0
-"""Longest time for which a timed stage waits for messages that the log holds, s: a broker may be down."""
+LATE_S: Final = 5.0
+"""Longest time for which a timed stage waits for messages that the log holds, or for the next that another
+stage passes on, s: a broker may be down."""
 READ_AHEAD_S: Final = 0.001
 """Pause of aiokafka's fetcher between two fetches for a stage that takes its inputs at once, s."""
 
@@ -256,8 +257,9 @@ class _Owner:
                 tapped = await self._read_to_end(self._reader)
                 if self._needed.reader is not None and not self._operator.behind:
                     await self._read_to_end(self._needed.reader)
-                while late := [place for place, end in tapped.items() if self._tapped.get(place, end) < end]:
-                    self._has_tapped.clear()
+            while late := [place for place, end in tapped.items() if self._tapped.get(place, end) < end]:
+                self._has_tapped.clear()
+                async with asyncio.timeout(LATE_S):
                     await self._has_tapped.wait()
         except (TimeoutError, KafkaError) as error:
             topics = ", ".join(sorted({topic for topic, _ in late})) or "its inputs"
