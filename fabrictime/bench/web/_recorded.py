@@ -67,15 +67,17 @@ def recorded(settings: SimSettings, seconds: float, start_ns: int, **config: Any
 
 
 def repeated(records: Sequence[Record], period_ns: int, times: int) -> Iterator[Record]:
-    """Yield records `times` times, each time `period_ns` later, with the times in them moved alike."""
+    """Yield records `times` times, each time `period_ns` later."""
     for number in range(times):
-        shift_ns = number * period_ns
-        for record in records:
-            kind = TOPICS[record.topic].type
-            value = record.value
-            if shift_ns:
-                value = codec.encode(kind.__name__, moved(codec.decode(value, kind), shift_ns))
-            yield Record(record.at_ns + shift_ns, record.topic, record.key, value)
+        yield from later(records, number * period_ns) if number else records
+
+
+def later(records: Sequence[Record], shift_ns: int) -> Iterator[Record]:
+    """Yield records with all of their times later by `shift_ns`."""
+    for record in records:
+        kind = TOPICS[record.topic].type
+        value = codec.encode(kind.__name__, moved(codec.decode(record.value, kind), shift_ns))
+        yield Record(record.at_ns + shift_ns, record.topic, record.key, value)
 
 
 def moved(value: Any, shift_ns: int, name: str = "") -> Any:
@@ -173,7 +175,7 @@ def running_page(folder: Path, log: str, history: Server | None) -> Iterator[str
         "history_url": "http://127.0.0.1:9" if history is None else history.url,
         "history_token_file": None if history is None else str(history.directory / "read.token"),
     }
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(settings,))
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(settings,), name="page")
     process.start()
     try:
         wait_until(lambda: port_file.exists() and port_file.read_text().strip(), READY_S, "the page")
