@@ -112,22 +112,24 @@ class ProberHealth:
         self._silent = SilentAgents()
         self._active: dict[tuple[AlertKind, str], _Active] = {}
         """Maps (kind, host) to the active detection."""
-        self._next_s = self._newest_s = -1
-        """The second that is evaluated next, and that of the newest event."""
+        self._next_s = self._newest_s = self._from_s = -1
+        """The second that is evaluated next, that of the newest event, and the first one that a former owner
+        has not evaluated."""
 
     @property
     def due_ns(self) -> int:
         """Append time at which `evaluate` next has something to do, ns."""
         if not (self._pending or self._nics or self._active):
             return NEVER_NS
-        is_over = self._newest_s > self._next_s + GRACE_S
-        return (self._next_s + 1 + (GRACE_S if is_over else SILENT_SHARD_S)) * NS_PER_S
+        next_s = self._from_s if self._next_s < 0 else self._next_s
+        is_over = self._newest_s > next_s + GRACE_S
+        return (next_s + 1 + (GRACE_S if is_over else SILENT_SHARD_S)) * NS_PER_S
 
     def recover(self, kind: AlertKind, host: str, nics: Iterable[str], at_ns: int) -> None:
         """Restore an active alert of kind AGENT or PROBE_STORM; it was active at append time `at_ns`."""
         if kind in KINDS:
             self._active[kind, host] = _Active(at_ns // NS_PER_S + 1, set(nics))
-            self._next_s = max(self._next_s, at_ns // NS_PER_S + 1)
+            self._from_s = max(self._from_s, at_ns // NS_PER_S + 1)
 
     def forget_agent(self, host: str) -> None:
         """Forget a prober's trouble, whose alert the host's replaced; it is detected again if it lasts."""
@@ -144,7 +146,9 @@ class ProberHealth:
         self._silent.ingest(event, number)
         if event["kind"] != EvidenceKind.PROBE:
             return
-        if self.due_ns == NEVER_NS:
+        if self._next_s < 0:
+            self._next_s = number if self._from_s < 0 else min(number, self._from_s)
+        elif self.due_ns == NEVER_NS:
             self._next_s = max(self._next_s, number)
         if number < self._next_s:
             self.late += 1
@@ -164,9 +168,12 @@ class ProberHealth:
         """Evaluate all seconds that are due by `now_ns`; return new, updated and ended detections."""
         detections: list[Detection] = []
         while self.due_ns <= now_ns:
-            number, self._next_s = self._next_s, self._next_s + 1
+            number = self._from_s if self._next_s < 0 else self._next_s
+            self._next_s = number + 1
             self._add_second(number)
             silent = self._silent.at(min(number, self._newest_s - GRACE_S))
+            if number < self._from_s:  # the events of what a former owner has evaluated count later
+                continue
             detections += self._find_silent(silent, number)
             detections += self._find_trouble(silent, number)
             detections += self._find_storms(number)

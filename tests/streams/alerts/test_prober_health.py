@@ -223,3 +223,22 @@ def test_a_new_owner_raises_nothing_twice_and_clears_it() -> None:
         second.run(75 - max(45, heard_from))
         published = {(r["alert_id"], r["update"]): r for r in (*first.out, *second.out)}
         assert sorted(published) == sorted((r["alert_id"], r["update"]) for r in whole.out), cut
+
+
+@pytest.mark.parametrize("cut", range(14, 30))
+def test_a_new_owner_counts_seconds_before_the_newest_alert(cut: int) -> None:
+    """The window of one host reaches back beyond the second in which another host's alert was raised."""
+
+    def run(fleet: Fleet, begin: int, end: int) -> list[tuple[str, str, str, int]]:
+        fleet.second = begin
+        for second in range(begin, end):
+            hosts = {"h1": range(10), "h2": range(5, 15)}
+            fleet.run(1, **{host: {"late_ms": 200} for host, bad in hosts.items() if second in bad})
+        return [(r["alert_id"], r["state"], r["subject"], r["updated_ns"]) for r in fleet.out]
+
+    whole = run(Fleet(), 0, 40)
+    first, second = Fleet(), Fleet()
+    former = run(first, 0, cut)
+    second.alerts.recover(first.out, T0)
+    assert sorted({*former, *run(second, 0, 40)}) == sorted(whole)
+    assert [line[1] for line in sorted(whole)] == ["CLEARED", "RAISED"] * 2
