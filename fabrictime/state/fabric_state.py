@@ -59,6 +59,16 @@ Part = Literal[
 STATES: Final = tuple(LinkState)
 """Link states by increasing severity."""
 UP: Final = STATES.index(LinkState.UP)
+_HEALTH_ALERTS: Final = frozenset(
+    {
+        AlertKind.LINK_DOWN,
+        AlertKind.LINK_GREY,
+        AlertKind.LINK_FLAPPING,
+        AlertKind.NIC_DOWN,
+        AlertKind.HOST_DOWN,
+    }
+)
+"""Kinds of the alerts that are over once the health of their subject is UP."""
 
 HOUR_NS: Final = 3_600_000_000_000
 MAX_CHANGES: Final = 512
@@ -396,7 +406,8 @@ def text_now(state: FabricState, alert: Alert) -> str:
     if is_cleared(alert) or alert["grouped"]:
         return alert["text"]
     subject, job = state.subjects.get(alert["subject"]), state.jobs.jobs.get(alert["subject"])
-    if subject is not None and subject.record["state"] == LinkState.UP:
+    is_up = subject is not None and subject.record["state"] == LinkState.UP
+    if is_up and alert["kind"] in _HEALTH_ALERTS:
         return f"{alert['text']}; now UP"
     is_lossy = alert["kind"] == AlertKind.LINK_GREY
     if is_lossy and subject is not None and subject.record["state"] == LinkState.GREY:

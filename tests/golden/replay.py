@@ -209,11 +209,15 @@ def _messages_of(path: FilePath) -> list[Message]:
     of_topic = Names(path.name.removesuffix(".jsonl.xz"))
     return [
         stages.message_of(
-            row.append_ns, of_topic.topic, row.partition, row.offset, row.key,
+            row.append_ns,
+            of_topic.topic,
+            row.partition,
+            row.offset,
+            row.key,
             None if row.record is None else of_topic.split(of_topic.now(row.record)),
         )
         for row in goldens.read_rows(path)
-    ]  # fmt: skip
+    ]
 
 
 def run(case: str, stage: str) -> list[stages.Keyed]:

@@ -125,7 +125,7 @@ class Stalls:
 
 
 class Latest(Generic[T]):
-    """Keeps the last result of a function, as long as what it depends on stays the same."""
+    """Keeps the last result of a function until its inputs change."""
 
     def __init__(self) -> None:
         self._last: tuple[Hashable, T] | None = None

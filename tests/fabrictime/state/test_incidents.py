@@ -55,6 +55,7 @@ def test_a_slow_job_belongs_to_the_link_that_its_verdict_blames(state: FabricSta
         ({"grouped": ["leaf1:swp4<>spine2:swp1"]}, "GREY", "loses 47.4%"),
         ({"kind": "LINK_DOWN"}, "GREY", "loses 47.4%"),
         ({}, "UP", "loses 47.4%; now UP"),
+        ({"kind": "MISWIRED"}, "UP", "loses 47.4%"),
     ],
 )
 def test_the_loss_in_the_text_is_the_newest(

@@ -236,9 +236,9 @@ def test_a_new_owner_counts_seconds_before_the_newest_alert(cut: int) -> None:
             fleet.run(1, **{host: {"late_ms": 200} for host, bad in hosts.items() if second in bad})
         return [(r["alert_id"], r["state"], r["subject"], r["updated_ns"]) for r in fleet.out]
 
-    whole = run(Fleet(), 0, 40)
+    all_records = run(Fleet(), 0, 40)
     first, second = Fleet(), Fleet()
     former = run(first, 0, cut)
     second.alerts.recover(first.out, T0)
-    assert sorted({*former, *run(second, 0, 40)}) == sorted(whole)
-    assert [line[1] for line in sorted(whole)] == ["CLEARED", "RAISED"] * 2
+    assert sorted({*former, *run(second, 0, 40)}) == sorted(all_records)
+    assert [line[1] for line in sorted(all_records)] == ["CLEARED", "RAISED"] * 2

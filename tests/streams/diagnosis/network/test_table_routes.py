@@ -36,8 +36,8 @@ def test_a_flows_own_route_counts_before_that_of_a_probe_with_its_port():
     assert routes.of_pair("h2/e0", "h1/e0") == set()
     take_probed(probes, MOVED)
     assert routes.of_pair("h1/e0", "h2/e0") == {tuple(MOVED), tuple(TRACED)}
-    kept = routes.of_pair("h1/e0", "h2/e0")
+    first_routes = routes.of_pair("h1/e0", "h2/e0")
     recorded.take_flow_routes(make("FlowRoutes", nic="h1/e0", peer="h2/e0", routes=[route]))
-    assert routes.of_pair("h1/e0", "h2/e0") is kept, "a repeated record changes no route"
+    assert routes.of_pair("h1/e0", "h2/e0") is first_routes, "a repeated record changes no route"
     recorded.take_flow_routes(make("FlowRoutes", nic="h1/e0", peer="h2/e0", routes=[]))
     assert routes.of_pair("h1/e0", "h2/e0") == {tuple(MOVED)}
