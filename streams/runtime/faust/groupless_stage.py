@@ -136,7 +136,7 @@ class _Owner:
             try:
                 await self._read_past()
                 self._follow_tap()
-                await self._finish_recovery()
+                self._finish_recovery()
                 while True:
                     await self._read_and_advance()
             finally:
@@ -193,12 +193,14 @@ class _Owner:
         early, self._early = self._early or [], None
         self._take_tapped(early)
 
-    async def _finish_recovery(self) -> None:
-        """Advance to the present, then report that the stage has recovered."""
-        log_ns = self._log_now_ns()
-        if self._is_timed and not self._stage.reads_to_ends:
-            await self._advance_to(log_ns - INPUT_DELAY_NS)
-        times = self._times = LogTime(log_ns, time.monotonic_ns())
+    def _finish_recovery(self) -> None:
+        """Report that the stage has recovered.
+
+        The first advance comes later: the stage that passes on messages continues only after this report.
+        """
+        now_ns = time.monotonic_ns()
+        self._lateness = InputLateness(now_ns)
+        times = self._times = LogTime(self._log_now_ns(), now_ns)
         self._operator.offset_of = lambda offset_ns: times.offset_ns(offset_ns, time.monotonic_ns())
         self._generation.recovered.set()
 

@@ -225,9 +225,26 @@ async def test_a_new_owner_restores_and_reads_the_past_before_it_has_recovered(r
     await run.begin()
     assert run.operator.past == {ALERTS.name: [published]}
     assert set(run.operator.taken) == {(CONFIG.name, 0), (CONFIG.name, 1), (LINKS.name, 0)}
+    await until(lambda: bool(run.operator.moments))
     log_ns = run.context.log_clock.now_ns(time.monotonic_ns())
     assert run.operator.moments[-1] <= log_ns - INPUT_DELAY_NS, "behind the log's clock"
     assert run.kind.owners[0].partitions == {0}
+
+
+async def test_a_new_owner_waits_for_the_backlog_that_another_stage_passes_on(run: Run) -> None:
+    """That stage continues when all have recovered: a time before its backlog must not pass meanwhile."""
+    for age in (3, 2):
+        run.broker.put(LINKS, age * S)
+    begun = asyncio.ensure_future(run.begin())
+    await until(lambda: bool(run.broker.readers and run.broker.readers[0].ends))
+    backlog = run.broker.put(LINKS, S)
+    await begun
+    written_ns = run.context.log_clock.now_ns(time.monotonic_ns())
+    await until(lambda: run.context.log_clock.now_ns(time.monotonic_ns()) > written_ns + 2 * INPUT_DELAY_NS)
+    assert run.operator.moments == []
+    run.tap(backlog)
+    await until(lambda: bool(run.operator.moments))
+    assert run.operator.taken == [(LINKS.name, offset) for offset in range(3)]
 
 
 async def test_tapped_messages_are_taken_once_whoever_reads_them_first(run: Run) -> None:
@@ -275,7 +292,7 @@ async def test_a_message_that_does_not_come_delays_for_a_limited_time(
     run.broker.readers[0].is_slow = True
     run.broker.put(topic)
     written_ns = run.context.log_clock.now_ns(time.monotonic_ns())
-    await until(lambda: run.operator.moments[-1] > written_ns + INPUT_DELAY_NS)
+    await until(lambda: run.operator.moments[-1:] > [written_ns + INPUT_DELAY_NS])
     late = "its inputs" if topic is CONFIG else LINKS.name
     assert f"alerts: {late}: not read to the end in 0.05 s" in caplog.text
 
