@@ -26,7 +26,7 @@ from actuators.flows import applier, command_io, local_repair
 from actuators.flows.state import MAX_LEASE_NS
 from actuators.notify.receivers.base import TEMPORARY
 from fabrictime.bench import _apache_kafka
-from fabrictime.install import plan
+from fabrictime.install import plan, service_checks
 from fabrictime.log import append_clock
 from fabrictime.metrics.settings import DEFAULT_PORT
 from fabrictime.runtime.config import TABLES, load, model_of
@@ -168,7 +168,8 @@ def test_figures_of_the_pages_are_constants_of_the_code() -> None:
     at = {service: f"{value}" for service, value in NICE.items()}
     first, last = kubernetes.VERSIONS[0], kubernetes.VERSIONS[-1]
     compose = yaml.safe_load(sources()["docker-compose.yml"])["services"]["kafka"]["environment"]
-    delay_ms = compose["KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS"]
+    delay_ms = service_checks.REBALANCE_DELAY_MS
+    assert compose["KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS"] == delay_ms
     hosts, leaves, spines = (settings()[f"fabric.{key}"] for key in ("hosts", "leaves", "spines"))
     details = Counter(metric.detail for metric in METRICS)
     codes = sorted(map(str, TEMPORARY))
@@ -186,7 +187,7 @@ def test_figures_of_the_pages_are_constants_of_the_code() -> None:
             f"workers and link health run at niceness {at['worker']}; policy, log, flow reporter and page at",
             f"page at {at['web']}; the history sink at {at['sink']} and history at {at['history']};",
             f"a simulated fleet at {at['sim']}. For an ordinary user the same order runs from 0 to {LAST}",
-            f"Set `group.initial.rebalance.delay.ms={delay_ms}` on its brokers",
+            f"Set `{service_checks.REBALANCE_DELAY}={delay_ms}` on its brokers",
             f"runs for {RUN_ON_S[0]} s without waiting",
         ),
         "docs/kubernetes.md": (f"the schemas of Kubernetes {first} to {last}",),

@@ -8,14 +8,21 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.install.outcome import Level, Outcome
 from fabrictime.runtime.config import Config
 from schemas import table_statements, tables
-from schemas.kafka.admin import TIMESTAMP_TYPE, TopicFault, TopicsError, allowed_operations, topic_faults
+from schemas.kafka.admin import (
+    TIMESTAMP_TYPE,
+    TopicFault,
+    TopicsError,
+    allowed_operations,
+    broker_values,
+    topic_faults,
+)
 from schemas.kafka.reader import check_reachable
 from schemas.topics import TOPICS
 
@@ -25,10 +32,15 @@ AGENT_SERVICES: Final = frozenset({"prober", "flows", "collectives", "auditor", 
 RIGHTS: Final = ("SELECT", "INSERT", "CREATE TABLE", "CREATE VIEW", "ALTER TABLE")
 """Rights of the history sink in the database."""
 MAX_NAMES: Final = 4
+REBALANCE_DELAY: Final = "group.initial.rebalance.delay.ms"
+REBALANCE_DELAY_MS: Final = 500
+"""The delay that docker-compose.yml and the guide set. With Kafka's default of 3,000 ms, a service whose
+group has one member, such as link health, waits so long at each start."""
+MAX_REBALANCE_DELAY_MS: Final = 1_000
 
 
 def kafka_outcomes(config: Config) -> Iterator[Outcome]:
-    """Yield the outcomes of Kafka: reachable, topics, partition counts, append time, permissions."""
+    """Yield the outcomes of Kafka: reachable, topics, partition counts, append time, permissions, brokers."""
     kafka = config.kafka
     try:
         check_reachable(kafka)
@@ -45,6 +57,28 @@ def kafka_outcomes(config: Config) -> Iterator[Outcome]:
     yield Outcome("kafka", "reachable", Level.OK, kafka.bootstrap)
     yield from _topics(faults)
     yield from _permissions(config)
+    try:
+        yield _rebalance_delay(broker_values(kafka, REBALANCE_DELAY, TIMEOUT_S))
+    except TopicsError as error:
+        yield Outcome("kafka", "rebalance delay", Level.SKIPPED, f"{REBALANCE_DELAY}: {error}")
+
+
+def _rebalance_delay(values: Mapping[int, str | None]) -> Outcome:
+    """Return the outcome for the brokers' values of `REBALANCE_DELAY`, by number of the broker."""
+    check = "rebalance delay"
+    delays_ms = {number: int(value) for number, value in values.items() if value is not None}
+    slow = [str(number) for number, delay_ms in delays_ms.items() if delay_ms > MAX_REBALANCE_DELAY_MS]
+    if not delays_ms:
+        return Outcome("kafka", check, Level.SKIPPED, f"the broker has no {REBALANCE_DELAY}")
+    longest_ms = max(delays_ms.values())
+    if not slow:
+        return Outcome("kafka", check, Level.OK, f"{longest_ms} ms")
+    text = (
+        f"{REBALANCE_DELAY} is {longest_ms} on broker {_listed(slow)}: "
+        f"a service whose group has one member reads nothing for {longest_ms / 1000:g} s after each start"
+    )
+    fix = f"set {REBALANCE_DELAY}={REBALANCE_DELAY_MS} in server.properties of each broker, and restart it"
+    return Outcome("kafka", check, Level.WARNING, text, fix)
 
 
 def _topics(faults: Sequence[TopicFault]) -> Iterator[Outcome]:

@@ -12,13 +12,17 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
 from fabrictime.runtime.holder import Holder, boot_s, describe, holder_in
 from producers.boot import boot_id
+
+if TYPE_CHECKING:
+    from fabrictime.state.health import Health
 
 STATE_FILE: Final = "run/state.json"
 MAX_AGE_S: Final = 15.0
@@ -204,13 +208,28 @@ def _locked(path: Path) -> bool:
         os.close(fd)
 
 
+def with_health(state: Mapping[str, Any], health: Health) -> dict[str, Any]:
+    """Return the state with the health of the fleet. If that cannot be read, the evidence is missing."""
+    is_unread = health.level == "bad" and health.cause and not state["missing_evidence"]
+    missing = [health.cause] if is_unread else state["missing_evidence"]
+    return {**state, "missing_evidence": missing, "health": asdict(health)}
+
+
 def show(state: Mapping[str, Any]) -> None:
-    """Print the state as text."""
+    """Print the state `with_health` as text."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    from fabrictime.state.labels import LEVEL_COLOURS
+
+    console, health = Console(), state["health"]
+    for text, style in (
+        (health["sentence"], f"bold {LEVEL_COLOURS[health['level']]}"),
+        (health["consequence"], "yellow"),
+    ):
+        if text:
+            console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
     console.print(
         f"pid {state['pid']}, fleet {state['fleet']}, up for {state['age_s']:.0f} s, "
         f"data in {state['directory']}",

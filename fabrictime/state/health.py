@@ -1,6 +1,7 @@
 """The state of the fleet in one sentence, and the figures of the first page.
 
-Pure: callers hold the state's lock. The page, the HTTP interface and assistants' tools show it.
+Pure: callers hold the state's lock. The page, `fabrictime status`, `fabrictime top`, the HTTP interface and
+assistants' tools show it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ CLEARED_SHOWN: Final = 6
 """Number of cleared alerts on the first page."""
 NAMED: Final = 2
 """Number of incidents that the sentence names."""
+_UNKNOWN: Final = "Health is not known now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def health(
     if not fleet.nics and not sum(fleet.cables.values()):
         return Health("wait", "Nothing is measured yet: no NIC has announced itself.", "", cause)
     if evidence.missing:
-        return Health("bad", f"Health is not known now.{_last_text(active)}", late, cause)
+        return Health("bad", f"{_UNKNOWN}.{_last_text(active)}", late, cause)
     if active:
         level: Level = "bad" if active[0].severity == Severity.CRITICAL else "warn"
         return Health(level, f"{_problems_text(active)}.", late, cause)
@@ -165,6 +167,11 @@ def health(
         measured = f"{counted(fleet.nics, 'NIC')} on {counted(fleet.hosts, 'host')}"
         return Health("wait", f"{measured} are announced; the first measurements are being checked.")
     return Health("wait" if late else "ok", _healthy_text(fleet, len(listed)), late, cause)
+
+
+def unknown(cause: str) -> Health:
+    """Return the state of a fleet whose records could not be read. `cause`: the reason in one line."""
+    return Health("bad", f"{_UNKNOWN}.", "", cause)
 
 
 def _last_text(active: Sequence[Incident]) -> str:

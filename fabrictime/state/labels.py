@@ -9,6 +9,8 @@ from typing import Final
 from schemas.records import ActionOutcome, AlertKind, ContentionKind, Verdict
 
 ALIASED_SHOWN: Final = 3
+LEVEL_COLOURS: Final = {"ok": "green", "warn": "yellow", "bad": "red", "wait": "dim"}
+"""Colour of the sentence of health in a terminal, by its level."""
 _SPELLED: Final[dict[str, str]] = {
     Verdict.PCIE_LIMIT: "PCIe limit",
     AlertKind.NIC_DOWN: "NIC down",

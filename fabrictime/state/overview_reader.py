@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Self
 from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch
 from fabrictime.state.fabric_consumer import FabricConsumer
 from fabrictime.state.fabric_state import FabricState
-from fabrictime.state.health import Overview, overview
+from fabrictime.state.health import Health, Overview, overview, unknown
 from schemas import codec
 from schemas.topics import FLOWS
 
@@ -75,3 +75,13 @@ class OverviewReader:
             now_ns = log_now_ns - self.state.simulated.lag_ns(log_now_ns)
             log_age_s = self.state.age_s(log_now_ns)
             return View(overview(self.state, verdict, now_ns, log_age_s=log_age_s), now_ns)
+
+
+def read_health(settings: EvidenceSettings, limit_s: float = CATCH_UP_S) -> Health:
+    """Return the health that the page's tab Now shows, read once from the log; unknown if that fails."""
+    with OverviewReader(settings) as reader:
+        try:
+            reader.catch_up(limit_s)
+        except ValueError as error:
+            return unknown(str(error))
+        return reader.view().overview.health

@@ -128,6 +128,27 @@ def create_topics(
     return [lines[name] for name in expected_topics if name in lines]
 
 
+def broker_values(
+    cluster: KafkaSettings | str, key: str, timeout_s: float = TIMEOUT_S
+) -> dict[int, str | None]:
+    """Return a configuration value of each broker, by its number; None where a broker does not have the key.
+
+    Raises TopicsError if the cluster does not answer or denies DescribeConfigs.
+    """
+    client = _client(cluster, **{"socket.timeout.ms": round(timeout_s * 1000)})
+    try:
+        numbers = sorted(client.list_topics(timeout=timeout_s).brokers)
+        resources = [admin.ConfigResource(admin.ResourceType.BROKER, str(number)) for number in numbers]
+        descriptions = client.describe_configs(resources, request_timeout=timeout_s)
+        configs = [descriptions[resource].result(timeout_s) for resource in resources]
+    except (KafkaException, TimeoutError) as error:
+        raise TopicsError(f"log {as_settings(cluster).bootstrap}: {_text(error)}") from None
+    return {
+        number: getattr(config.get(key), "value", None)
+        for number, config in zip(numbers, configs, strict=True)
+    }
+
+
 def topic_faults(
     cluster: KafkaSettings | str,
     *,

@@ -9,6 +9,9 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from fabrictime.install.service_checks import REBALANCE_DELAY
+from schemas.kafka.admin import broker_values
+
 COMPACT = {
     "cleanup_policy": "compact",
     "min_cleanable_dirty_ratio": "0.01",
@@ -83,6 +86,11 @@ def test_the_cluster_describes_itself(kafka, admin):
     described = admin.describe_cluster().result(20)
     assert described.cluster_id == metadata.cluster_id
     assert len(described.nodes) == 1
+
+
+def test_the_value_of_each_broker_is_read(kafka):
+    [delay_ms] = broker_values(kafka.bootstrap, REBALANCE_DELAY).values()
+    assert delay_ms == (None if kafka.embedded else "200")
 
 
 def latest(messages):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.commands.overview.report import incident_rows, job_rows
 from fabrictime.state.evidence_reader import EvidenceSettings
-from fabrictime.state.labels import arrow
+from fabrictime.state.labels import LEVEL_COLOURS, arrow
 from fabrictime.state.overview_reader import OverviewReader, View
 from schemas.units import bytes_text, counted, delay_text
 
@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 PERIOD_S: Final = 1.0
 FRAME_LINES: Final = 12
 """Lines of the screen that hold no problem."""
-_COLOURS: Final = {
-    "ok": "green",
-    "warn": "yellow",
-    "bad": "red",
-    "wait": "dim",
-    "CRITICAL": "red",
-    "WARNING": "yellow",
-}
+_SEVERITY_COLOURS: Final = {"CRITICAL": "red", "WARNING": "yellow"}
 
 
 def main(settings: EvidenceSettings, *, once: bool, as_json: bool) -> None:
@@ -87,7 +80,7 @@ def draw(view: View, rows: int = 40) -> RenderableType:
     cables = ", ".join(f"{count:,} {state}" for state, count in fleet.cables.items() if count)
     size = f"{counted(fleet.nics, 'NIC')} on {counted(fleet.hosts, 'host')}"
     parts: list[RenderableType] = [
-        Text(overview.health.sentence, f"bold {_COLOURS[overview.health.level]}"),
+        Text(overview.health.sentence, f"bold {LEVEL_COLOURS[overview.health.level]}"),
         *([Text(overview.health.consequence, "yellow")] if overview.health.consequence else []),
         Text(f"{size}; {counted(fleet.jobs, 'running job')}; cables: {cables or 'none'}", "dim"),
         Text(_queue_text(view), "dim"),
@@ -127,5 +120,5 @@ def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Renderab
     for title in titles:
         table.add_column(title)
     for row in rows:
-        table.add_row(*(Text(cell, _COLOURS.get(cell, "")) for cell in row))
+        table.add_row(*(Text(cell, _SEVERITY_COLOURS.get(cell, "")) for cell in row))
     return table

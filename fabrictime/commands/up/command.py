@@ -14,6 +14,7 @@ from fabrictime.commands.options import (
     Json,
     Log,
     duration_s,
+    evidence_settings,
     settings_of,
     stop,
     stop_if_any,
@@ -91,13 +92,17 @@ def status(
     directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show the processes, ports and addresses of the running `up`, and what does not work."""
+    """Show the health of the fleet in one sentence, and the processes and addresses of the running `up`."""
     from fabrictime.runtime import status as reader
+    from fabrictime.state.overview_reader import read_health
 
+    settings = settings_of(config, directory)
     try:
-        run_status = reader.read(settings_of(config, directory).up.data_directory)
+        run_status = reader.read(settings.up.data_directory)
     except ValueError as error:
         stop(str(error), 1)
+    log = settings.kafka.model_copy(update={"bootstrap": run_status["addresses"]["log"]})
+    run_status = reader.with_health(run_status, read_health(evidence_settings(settings, log)))
     if as_json:
         typer.echo(json.dumps(run_status))
     else:

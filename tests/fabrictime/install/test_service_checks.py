@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from fabrictime.install import service_checks
 from fabrictime.install.outcome import Level
 from fabrictime.install.service_checks import history_outcomes, kafka_outcomes
 from fabrictime.runtime.config import load
@@ -28,6 +29,27 @@ def test_a_log_with_all_topics_passes(log):
     assert [outcome.level for outcome in outcomes if outcome.level is Level.FAILED] == []
     (topics,) = [outcome for outcome in outcomes if outcome.check == "topics"]
     assert topics.text == f"{len(TOPICS)} topics, their partitions and settings are as expected"
+
+
+@pytest.mark.parametrize(
+    ("values", "level", "text"),
+    [
+        ({1: "500", 2: "0"}, Level.OK, "500 ms"),
+        ({1: "500", 2: "3000"}, Level.WARNING, "is 3000 on broker 2: a service whose group has one member"),
+        ({1: None}, Level.SKIPPED, "the broker has no group.initial.rebalance.delay.ms"),
+    ],
+)
+def test_a_long_delay_of_the_first_rebalance_is_a_warning_with_its_fix(monkeypatch, log, values, level, text):
+    monkeypatch.setattr(service_checks, "broker_values", lambda *_: values)
+    (outcome,) = [one for one in kafka_outcomes(config_of(log)) if one.check == "rebalance delay"]
+    assert (outcome.level, text in outcome.text) == (level, True)
+    assert outcome.fix.startswith("set group.initial.rebalance.delay.ms=500") == (level is Level.WARNING)
+
+
+def test_the_embedded_log_has_no_delay_of_the_first_rebalance(log):
+    (outcome,) = [one for one in kafka_outcomes(config_of(log)) if one.check == "rebalance delay"]
+    assert outcome.level is Level.SKIPPED
+    assert outcome.text == "the broker has no group.initial.rebalance.delay.ms"
 
 
 def test_a_missing_topic_and_other_partition_counts_have_a_fix(log):

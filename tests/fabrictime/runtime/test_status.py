@@ -12,6 +12,9 @@ import pytest
 
 from fabrictime.runtime import status
 from fabrictime.runtime.holder import Holder, boot_s, describe
+from fabrictime.state.health import Health, unknown
+
+HEALTH = {"level": "ok", "sentence": "Nothing is wrong: 1 NIC on 1 host.", "consequence": "", "cause": ""}
 
 
 def test_a_directory_of_somebody_elses_is_not_closed_to_them(tmp_path):
@@ -48,6 +51,7 @@ def test_status_fits_a_narrow_terminal(capsys, monkeypatch):
             "children": [child],
             "missing_evidence": [],
             "written_s": 0.5,
+            "health": HEALTH,
         }
     )
     printed = capsys.readouterr().out
@@ -68,6 +72,7 @@ def state_of(**changes):
         "children": [{**ready, "status": ""}, {**ready, "name": "links", "status": "", **changes}],
         "missing_evidence": [],
         "written_s": 0.5,
+        "health": HEALTH,
     }
     return found | {key: value for key, value in changes.items() if key in found}
 
@@ -94,6 +99,17 @@ def test_faults_and_missing_evidence_stand_above_the_addresses(capsys, changes, 
     if line is not None:
         assert lines[0].startswith(line)
         assert line in printed
+
+
+def test_health_that_cannot_be_read_is_missing_evidence():
+    reason = "the log at 127.0.0.1:9 does not answer"
+    state = status.with_health(state_of(), unknown(reason))
+    assert status.wrong(state) == [f"health is not known: {reason}"]
+    assert state["health"]["sentence"] == "Health is not known now."
+    measured = status.with_health(state_of(missing_evidence=["no clock window"]), unknown(reason))
+    assert measured["missing_evidence"] == ["no clock window"], "up measures its age for longer"
+    quiet = Health("wait", "Nothing is measured yet: no NIC has announced itself.")
+    assert status.wrong(status.with_health(state_of(), quiet)) == []
 
 
 def test_a_state_counts_only_while_its_up_lives(tmp_path):
