@@ -3,7 +3,7 @@
 The encoder writes Avro single-object encoding (C3 01, CRC-64-AVRO fingerprint, body), or with a schema
 registry the Confluent wire format (00, schema id, body). The decoder accepts both and distinguishes them by
 the first byte. It resolves the schemas of older and newer writers to ours, and raises `BadRecord` for bytes
-that no correct writer sends.
+that no correct writer sends. Records of our own schemas are decoded by native readers where they are set up.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from schemas.checks import MAX_ARRAY, NO_LIMITS, BadRecord, Check, check_of
 from schemas.ranges import range_of
+from schemas.readers import ReaderMaker, reader_of
 from schemas.topics import MAX_MESSAGE_BYTES
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "record_names",
     "released_schemas",
     "split_signature",
+    "use_readers",
 ]
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
@@ -154,6 +156,15 @@ def header(name: str, registry: Registry | None = None) -> bytes:
     return b"\x00" + schema_id.to_bytes(4, "big")
 
 
+_reader_maker: ReaderMaker | None = None
+
+
+def use_readers(maker: ReaderMaker | None) -> None:
+    """Decode by readers of `maker`, the module `native.core.avro`; None: in the general way alone."""
+    global _reader_maker
+    _reader_maker = maker
+
+
 def name_of(record: str | type[Any]) -> str:
     """Return the name of a record, given by its name or by its type in `schemas.records`."""
     return record if isinstance(record, str) else record.__name__
@@ -206,10 +217,13 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
     if len(data) > MAX_MESSAGE_BYTES:
         raise BadRecord("TOO_LARGE", f"{name}: {len(data)} bytes, expected at most {MAX_MESSAGE_BYTES}")
     writer, start = _writer_of(data, name, registry)
+    is_current = writer is _current(name)
+    if is_current and (value := writer.read(data, start)) is not None and value[1] == len(data):
+        return value[0]
     # Enums are read as their numbers first: fastavro takes negative ones for positions from the end.
     record: dict[str, Any] = _read(data, start, name, writer.numbered, None)
     writer.check([record], name)
-    if writer is not _current(name):
+    if not is_current:
         record = _read(data, start, name, writer.parsed, _current(name).parsed)
         _current(name).check([record], name)
     return record
@@ -253,6 +267,8 @@ def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[dict[
     Returns them and the offset of the next field. Raises BadRecord, and KeyError without a field `last`.
     """
     writer = _head_schema(name, last)
+    if (value := writer.read(data, start)) is not None:
+        return value
     body = io.BytesIO(data)
     body.seek(start)
     record: dict[str, Any] = _read_one(body, len(data), name, writer.numbered, None)
@@ -365,10 +381,27 @@ class _Writer:
         self._schema = schema
         self.fields = tuple(field["name"] for field in schema.get("fields", ()))
         self.parsed = fastavro.parse_schema(dict(schema), named_schemas={})
-        numbered = _numbered(schema, {})
+        numbered = self._numbered = _numbered(schema, {})
         self.numbered = fastavro.parse_schema(numbered, named_schemas={})
         # Not from the parsed schema: fastavro drops `symbols` from all types except enums.
         self.check: Check = check_of(numbered, NO_LIMITS) or (lambda values, where: None)
+        self._readers: tuple[ReaderMaker, Any] | None = None
+        """The maker of the native reader, and the reader; None if the schema has none."""
+
+    def read(self, data: bytes, start: int) -> tuple[dict[str, Any], int] | None:
+        """Return the checked record at `start` and its end; None if the general way must decode it."""
+        maker = _reader_maker
+        if maker is None:
+            return None
+        if self._readers is None or self._readers[0] is not maker:
+            self._readers = maker, reader_of(self._numbered, maker)
+        reader = self._readers[1]
+        if reader is None:
+            return None
+        try:
+            return maker.read(reader, data, start)
+        except maker.Refused:
+            return None
 
     @cached_property
     def fingerprint(self) -> bytes:
