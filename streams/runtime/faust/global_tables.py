@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from schemas import codec
@@ -16,10 +16,13 @@ from schemas.kafka import Start
 from schemas.kafka.async_reader import AsyncTopicReader
 from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
-from schemas.topics import Topic
+from schemas.topics import FLOWS, Topic
 from streams.runtime.fabric_tables import FabricTables
 
 log = logging.getLogger(__name__)
+
+CHECKED_BY_TABLES: Final = frozenset({FLOWS.name})
+"""Topics whose records are checked against other tables, so at the start they are taken after all others."""
 
 OnRejected = Callable[[Message, codec.BadRecord], None]
 
@@ -53,17 +56,25 @@ class GlobalTableReader:
         """Fill the tables until cancelled."""
         async with AsyncTopicReader(self._cluster) as reader:
             await reader.assign(self._starts)
+            waiting: list[Message] = []
+            while not await reader.caught_up():
+                messages = await reader.poll(POLL_S, MAX_POLL_MESSAGES)
+                waiting += [message for message in messages if message.topic in CHECKED_BY_TABLES]
+                self._take(message for message in messages if message.topic not in CHECKED_BY_TABLES)
+            for begin in range(0, len(waiting), MAX_POLL_MESSAGES):
+                self._take(waiting[begin : begin + MAX_POLL_MESSAGES])
+                await asyncio.sleep(0)
+            del waiting
+            self.caught_up.set()
             while True:
-                if not self.caught_up.is_set() and await reader.caught_up():
-                    self.caught_up.set()
-                for message in await reader.poll(POLL_S, MAX_POLL_MESSAGES):
-                    error = self._take(message)
-                    if error is not None:
-                        self._on_rejected(message, error)
+                self._take(await reader.poll(POLL_S, MAX_POLL_MESSAGES))
 
-    def _take(self, message: Message) -> codec.BadRecord | None:
-        try:
-            self._check(message)
-        except codec.BadRecord as error:
-            return error
-        return self._tables.take(message)
+    def _take(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            try:
+                self._check(message)
+                error = self._tables.take(message)
+            except codec.BadRecord as refused:
+                error = refused
+            if error is not None:
+                self._on_rejected(message, error)
