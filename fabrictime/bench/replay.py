@@ -2,6 +2,7 @@
 
 The default `up` runs with random faults, colliding transfers and a job; in the middle its workers are killed
 with SIGKILL. Then `fabrictime replay all` replays all of it in one process and compares, as a user would.
+Meanwhile, all services but the log are paused, so the speed is that of a replay alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,9 +64,10 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         end_s = time.time()
         time.sleep(SETTLE_S)
         progress("replay all")
-        began_s = time.monotonic()
-        result = _replayed(product, begin_s - WARM_S, end_s)
-        took_s = time.monotonic() - began_s
+        with _paused(product):
+            began_s = time.monotonic()
+            result = _replayed(product, begin_s - WARM_S, end_s)
+            took_s = time.monotonic() - began_s
         share = _steps_share(product)
     figures: dict[str, Value] = {"steps_share": share}
     for stage in result["stages"]:
@@ -120,6 +123,19 @@ def _kill(product: Product) -> list[str]:
             os.kill(pid, signal.SIGKILL)
             names.append(name)
     return names
+
+
+@contextmanager
+def _paused(product: Product) -> Iterator[None]:
+    """Pause all processes of `up` but the log."""
+    pids = [pid for pid, name in product.services().items() if name != "log"]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def _replayed(product: Product, begin_s: float, end_s: float) -> Any:
