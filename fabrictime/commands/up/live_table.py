@@ -1,6 +1,7 @@
 """The live table of `up`: NICs with rate, clock and worst path; workers, lag and processes below.
 
-In: a View and the supervisor's rows. Out: something that rich draws, or one plain line.
+In: a View and the supervisor's rows. Out: something that rich draws, or one plain line. A host's agent has no
+View: on each host of a large fleet, reading the records of all others would cost more than the agent itself.
 """
 
 from __future__ import annotations
@@ -85,8 +86,25 @@ def _recent(views: Mapping[str, Heard], now_s: float) -> dict[str, Heard]:
     return {name: view for name, view in views.items() if now_s - view.heard_s < RECENT_S}
 
 
-def plain(view: View, rows: Iterable[Mapping[str, Any]], missing: Sequence[str] = ()) -> str:
-    """Return the figures as one line. `missing`: a phrase for each kind of evidence that is missing."""
+def plain(view: View | None, rows: Sequence[Mapping[str, Any]], missing: Sequence[str] = ()) -> str:
+    """Return the figures as one line: those of the fleet, or without a view those of each service.
+
+    `missing`: a phrase for each kind of evidence that is missing.
+    """
+    figures = _service_texts(rows) if view is None else _fleet_texts(view)
+    ill = [
+        f"{row['name']}: {row['fault']}" if row["fault"] else f"{row['name']} {row['state']}"
+        for row in rows
+        if row["state"] != "ready" or row["fault"]
+    ]
+    return "; ".join([*figures, *missing, *([", ".join(ill)] if ill else [])])
+
+
+def _service_texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [f"{row['name']}: {row['status'] or row['state']}" for row in rows]
+
+
+def _fleet_texts(view: View) -> list[str]:
     sums = totals(view)
     late = "-" if sums.late_ms is None else f"{sums.late_ms:.0f} ms"
     text = (
@@ -95,16 +113,11 @@ def plain(view: View, rows: Iterable[Mapping[str, Any]], missing: Sequence[str] 
         f"worst {sums.worst or '-'}, lag {sums.lag} messages, window to offsets {late}"
     )
     pace = sums.slow or sums.pace
-    ill = [
-        f"{row['name']}: {row['fault']}" if row["fault"] else f"{row['name']} {row['state']}"
-        for row in rows
-        if row["state"] != "ready" or row["fault"]
-    ]
-    return "; ".join([text, *([pace] if pace else []), *missing, *([", ".join(ill)] if ill else [])])
+    return [text, pace] if pace else [text]
 
 
 def table(
-    view: View,
+    view: View | None,
     rows: Sequence[Mapping[str, Any]],
     web_url: str | None,
     height: int,
@@ -112,6 +125,24 @@ def table(
 ) -> RenderableType:
     """Return the table and figures for a terminal of `height` lines. `missing` is as in `plain`."""
     from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType]
+    if view is None:
+        parts = [Text(line) for line in _service_texts(rows)]
+    else:
+        parts = _fleet_parts(view, height - len(_notable(rows)) - len(missing))
+    ready = sum(row["state"] == "ready" for row in rows)
+    parts.append(Text(f"{ready} of {len(rows)} processes ready"))
+    parts += [Text(line, "red") for line in missing]
+    parts += [Text(line, "yellow") for line in _notable(rows)]
+    where = "" if web_url is None else f"web page {web_url}   "
+    parts.append(Text(f"{where}Ctrl-C stops everything", "bold"))
+    return Group(*parts)
+
+
+def _fleet_parts(view: View, height: int) -> list[RenderableType]:
+    """Return the table of NICs and the fleet's figures. `height`: lines for all but what is notable."""
     from rich.table import Table
     from rich.text import Text
 
@@ -121,8 +152,7 @@ def table(
         nics.add_column(title, justify="right")
     nics.add_column("worst path now, p99", no_wrap=True)
     with view.lock:
-        other_rows = _ROWS_BESIDE_NICS + len(_notable(rows)) + len(missing) + bool(sums.pace)
-        nic_names = sorted(view.nics)[: max(3, height - other_rows)]
+        nic_names = sorted(view.nics)[: max(3, height - _ROWS_BESIDE_NICS - bool(sums.pace))]
         for name in nic_names:
             nic, worst = view.nics[name], view.worst.get(name)
             clock = view.clocks.get(view.clock_of.get(name, name))
@@ -146,15 +176,10 @@ def table(
     parts: list[RenderableType] = [nics]
     if more > 0:
         parts.append(Text(f"and {more} more NICs", "dim"))
-    ready = sum(row["state"] == "ready" for row in rows)
-    parts += [Text(""), summary, Text(f"{ready} of {len(rows)} processes ready")]
+    parts += [Text(""), summary]
     if sums.pace:
         parts.append(Text(sums.slow, "yellow") if sums.slow else Text(sums.pace))
-    parts += [Text(line, "red") for line in missing]
-    parts += [Text(line, "yellow") for line in _notable(rows)]
-    where = "" if web_url is None else f"web page {web_url}   "
-    parts.append(Text(f"{where}Ctrl-C stops everything", "bold"))
-    return Group(*parts)
+    return parts
 
 
 def _worst_text(path: PathView) -> str:

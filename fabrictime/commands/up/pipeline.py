@@ -119,7 +119,8 @@ class _Seen(NamedTuple):
     """Sources of the live table and of the scorecard."""
 
     supervisor: Supervisor
-    view: View
+    view: View | None
+    """The fleet's figures; None if the run does not follow the fleet."""
     evidence: EvidenceWatch
 
 
@@ -143,15 +144,17 @@ async def _run(run: Run) -> int:
         if run.web_url is not None:
             console.print(f"web page: [bold]{run.web_url}[/bold]", highlight=False, soft_wrap=True)
         from fabrictime.state.evidence_reader import EvidenceWatch
-        from fabrictime.state.live_figures import Watcher
 
-        watcher = Watcher(run.config.kafka, run.config.kafka.registry())
-        watcher.start()
+        if run.follows_fleet:
+            from fabrictime.state.live_figures import Watcher
+
+            watcher = Watcher(run.config.kafka, run.config.kafka.registry())
+            watcher.start()
         with (
             contextlib.closing(run.export(supervisor.snapshot)),
             EvidenceWatch(evidence_settings(run.config, run.config.kafka)) as evidence,
         ):
-            sources = _Seen(supervisor, watcher.view, evidence)
+            sources = _Seen(supervisor, None if watcher is None else watcher.view, evidence)
             await _show_until(run, console, sources, stop)
             return await _finish(run, console, sources, stop)
     except ChildFailed as failure:
@@ -273,18 +276,19 @@ def _state(run: Run, rows: list[dict[str, Any]], missing: Sequence[str]) -> dict
 
 async def _finish(run: Run, console: RunConsole, sources: _Seen, stop: asyncio.Event) -> int:
     """Judge a run that had an end; a run that was stopped by hand has none."""
-    if run.for_s is None or stop.is_set():
+    view = sources.view
+    if run.for_s is None or view is None or stop.is_set():
         return _stopped_code(run, console)
     from fabrictime.state.scorecard import PARTS, dumped, lines
 
     grace_s = time.monotonic() + GRACE_S
-    card = await _evaluated(run, sources)
+    card = await _evaluated(run, sources, view)
     if not card["passed"]:
         late = ", ".join(part for part in PARTS if part in card and not card[part]["ok"])
         console.print(f"waiting up to {GRACE_S:.0f} s for {late}", highlight=False)
     while not card["passed"] and not stop.is_set() and time.monotonic() < grace_s:
         await asyncio.sleep(1)
-        card = await _evaluated(run, sources)
+        card = await _evaluated(run, sources, view)
     if run.as_json:
         print(dumped(card), flush=True)
     else:
@@ -301,7 +305,7 @@ def _stopped_code(run: Run, console: RunConsole) -> int:
     return 0 if run.for_s is None else 130
 
 
-async def _evaluated(run: Run, sources: _Seen) -> dict[str, Any]:
+async def _evaluated(run: Run, sources: _Seen, view: View) -> dict[str, Any]:
     from fabrictime.state.scorecard import ask_history, ask_web, evaluate
 
     web = None if run.web_url is None else await asyncio.to_thread(ask_web, run.web_url)
@@ -314,7 +318,7 @@ async def _evaluated(run: Run, sources: _Seen) -> dict[str, Any]:
     names = [f"{nic.host}/{nic.device}" for nic in run.nics]
     faults, log_fault = sources.supervisor.faults, sources.evidence.verdict().log_fault
     verdict = evaluate(
-        sources.view,
+        view,
         names,
         time.monotonic(),
         readings=_readings(run),

@@ -80,6 +80,11 @@ class Run:
         return up.services == "off" or (up.services == "auto" and self.listed and up.log_url is not None)
 
     @property
+    def follows_fleet(self) -> bool:
+        """Whether the fleet's records are read, for the live table or the scorecard. An agent reads none."""
+        return not self.agent_only or self.for_s is not None
+
+    @property
     def data_folders(self) -> list[Path]:
         """The folders of the log and history that run here."""
         up = self.config.up

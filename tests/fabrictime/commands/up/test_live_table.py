@@ -72,6 +72,20 @@ def test_a_simulated_fleet_shows_its_pace(pace, text):
     assert text in " ".join(drawn(view, [READY]).split())
 
 
+def test_an_agent_alone_shows_its_services_and_reads_no_fleet():
+    agent = {**READY, "name": "agent h1", "status": "7 peers, 28378 samples"}
+    faulty = {**READY, "name": "act", "status": "", "fault": "no NIC"}
+    line = plain(None, [agent, faulty], ("no clock window yet (stream worker or its topics gone?)",))
+    assert line == (
+        "agent h1: 7 peers, 28378 samples; act: ready; "
+        "no clock window yet (stream worker or its topics gone?); act: no NIC"
+    )
+    assert drawn(None, [agent]).splitlines()[:2] == [
+        "agent h1: 7 peers, 28378 samples",
+        "1 of 1 processes ready",
+    ]
+
+
 def test_missing_evidence_is_named():
     missing = ("no fresh probe results for 12 s (probers stopped?)",)
     assert plain(View(), [READY], missing).endswith(f"; {missing[0]}")

@@ -41,6 +41,16 @@ def test_one_of_many_hosts_starts_its_agent_alone(tmp_path: Path) -> None:
     assert kinds_of(tmp_path, True, log_url="kafka:9092") == {"agent"}
 
 
+def test_an_agent_alone_reads_no_records_of_the_fleet(tmp_path: Path) -> None:
+    def run(for_s: float | None, **up: Any) -> Run:
+        settings = config.load(None, {"up": {"log_url": "kafka:9092", **up}})
+        return Run(settings, tmp_path, for_s, False, listed=True, nics=[NIC])
+
+    assert not run(None).follows_fleet
+    assert run(10.0).follows_fleet, "the scorecard needs them"
+    assert run(None, services="on").follows_fleet
+
+
 def test_an_actuator_that_acts_has_a_process_of_its_own(tmp_path: Path) -> None:
     assert kinds_of(tmp_path, True, log_url="kafka:9092", act="act") == {"agent", "act"}
     assert kinds_of(tmp_path, True, log_url="kafka:9092", act="off") == {"agent"}
