@@ -26,12 +26,15 @@ from actuators.flows import applier, command_io, local_repair
 from actuators.flows.state import MAX_LEASE_NS
 from actuators.notify.receivers.base import TEMPORARY
 from fabrictime.bench import _apache_kafka
+from fabrictime.demo import summary
+from fabrictime.demo.script import STEPS
 from fabrictime.install import plan, service_checks
 from fabrictime.log import append_clock
 from fabrictime.metrics.settings import DEFAULT_PORT
 from fabrictime.runtime.config import TABLES, load, model_of
 from fabrictime.testbed.processes.scheduling_priority import LAST, NICE, RUN_ON_S
 from fabrictime.web.api import MAX_ROWS
+from fabrictime.web.tabs.base import PAGES as TABS
 from fabrictime.web.users import COOKIE_S
 from producers.audit.checks import CHECKS
 from producers.probe.keys import KEY_BYTES
@@ -54,6 +57,8 @@ FOREIGN = re.compile(
     r"(?i)(?:ucx|nccl|ibv|mpi|otel|ld|pml|rc|ns|trace|timeline|tensorboard|open|resume|group)_"
 )
 """Pattern of identifiers that belong to other programs, or to the reader's own in an example."""
+BETWEEN_PARTS = r"\.\.\.|; |\b[A-Z]\b|\S*\d\S*(?: (?:[mnu]?s|min)\b)?|[a-z]+\.[a-z]+:?|[A-Z]{3,}"
+"""Pattern of what differs between two messages: figures with units, names and constants."""
 UNITS = {"GiB": 2**30, "MB": 10**6}
 
 
@@ -290,6 +295,7 @@ def test_routes_of_the_pages_are_those_of_the_servers() -> None:
     assert [path for _, path in missing(r"(/api/v1/[a-z]+)", routes | {"/api/v1/hosts"})] == []
 
 
+@cache
 def messages() -> str:
     """Return the strings of the code with a NUL character in place of quotes and placeholders."""
     code = "".join(text for name, text in sources().items() if name.endswith(".py"))
@@ -297,29 +303,57 @@ def messages() -> str:
     return re.sub(r'"|\{[^{}\n]*\}|%[.\d]*[a-z]', "\0", code)
 
 
-def test_messages_in_troubleshooting_are_those_of_the_code() -> None:
-    """A part of a message lies within a text of the code, or joins the end of one and the start of one."""
+def unknown_parts(texts: list[str]) -> list[str]:
+    """Return the parts of messages that the code does not have: words between figures, names and constants.
+
+    A part lies within a text of the code, or joins the end of one and the start of one.
+    """
     joined = messages()
 
     def is_message(part: str) -> bool:
         pairs = ((part[:at], part[at:].lstrip()) for at in range(1, len(part)) if part[at] == " ")
-        return part in joined or any(
+        if part in joined or f"{part.removesuffix('s')}\0" in joined:
+            return True
+        return any(
             (f"{end}\0" in joined or f"{end} \0" in joined) and f"\0{start}" in joined for end, start in pairs
         )
 
+    parts = [part.strip(" ,;:") for text in texts for part in re.split(BETWEEN_PARTS, text)]
+    return [part for part in parts if " " in part and not is_message(part)]
+
+
+def test_messages_in_troubleshooting_are_those_of_the_code() -> None:
     page = PAGES[ROOT / "docs" / "troubleshooting.md"]
     symptoms = [
         text
         for row in re.findall(r"^\| (`.*?) \| ", page, flags=re.M)
         for text in re.findall(r"`([^`]+)`", row)
     ]
-    parts = [
-        part.strip(" ,;:")
-        for text in symptoms
-        for part in re.split(r"\.\.\.|\b[A-Z]\b|\S*\d\S*|[a-z]+\.[a-z]+:?|[A-Z]{3,}", text)
-    ]
-    assert [part for part in parts if " " in part and not is_message(part)] == []
+    assert unknown_parts(symptoms) == []
     assert len(symptoms) > 10
+
+
+def test_outputs_of_commands_are_those_of_the_code() -> None:
+    """The README shows the end of the tour, and pages show lines that follow a command at a prompt."""
+    [tour] = [text for page, text in blocks("") if page == "README.md" and text.startswith(summary.HEAD[0])]
+    head, *rows = [re.split(r"\s{2,}", line.strip()) for line in tour.splitlines()]
+    assert tuple(head) == summary.HEAD
+    assert [row[0] for row in rows] == [step.fault for step in STEPS]
+    prompts = [text.splitlines() for _, text in blocks("") if text.startswith("$ fabrictime ")]
+    assert unknown_parts([line for lines in prompts for line in lines[1:]]) == []
+    assert len(prompts) > 1
+
+
+def test_tabs_of_the_readme_are_those_of_the_page() -> None:
+    rows = re.findall(r"^\| .*\? \| .* \| ([A-Z][\w, ]*|-|`.*) \|$", PAGES[ROOT / "README.md"], flags=re.M)
+    names = {name for row in rows if row[0] not in "-`" for name in row.split(", ")}
+    assert names <= set(TABS.values())
+    assert len(names) > 5
+
+
+def test_make_run_starts_the_pipeline_after_the_build() -> None:
+    makefile = sources()["Makefile"]
+    assert re.search(r"^run: build .*\n\t@exec \$\(BIN\)/fabrictime up \$\(ARGS\)$", makefile, flags=re.M)
 
 
 def test_extras_of_the_guide_are_those_of_the_wheel() -> None:
