@@ -35,6 +35,7 @@ __all__ = [
     "encode",
     "encode_head",
     "fingerprint_of",
+    "fingerprint_of_schema",
     "header",
     "name_of",
     "parsed_schema",
@@ -114,11 +115,12 @@ def parsed_schema(name: str) -> Any:
 
 @cache
 def fingerprint_of(name: str) -> bytes:
-    """Return the schema's fingerprint: 8 bytes, CRC-64-AVRO, little endian (Avro 1.12)."""
-    return _fingerprint(raw_schema(name))
+    """Return the fingerprint of a record's schema."""
+    return fingerprint_of_schema(raw_schema(name))
 
 
-def _fingerprint(schema: Any) -> bytes:
+def fingerprint_of_schema(schema: Any) -> bytes:
+    """Return a schema's fingerprint: 8 bytes, CRC-64-AVRO, little endian (Avro 1.12)."""
     return bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
 
 
@@ -359,7 +361,7 @@ def _registered(schema_id: int | bytes, name: str, registry: Registry) -> _Write
         except KeyError as error:
             raise BadRecord("UNKNOWN_SCHEMA", f"{name}: registry has no schema {shown}") from error
         try:
-            written = _fingerprint(schema)
+            written = fingerprint_of_schema(schema)
             if isinstance(schema_id, bytes) and written != schema_id:
                 raise ValueError(f"its fingerprint is {written.hex()}")
             writer = writers[schema_id] = _writer(written) if written in _schemas() else _Writer(schema)
@@ -406,7 +408,7 @@ class _Writer:
     @cached_property
     def fingerprint(self) -> bytes:
         """The schema's fingerprint."""
-        return _fingerprint(self._schema)
+        return fingerprint_of_schema(self._schema)
 
 
 def _numbered(schema: Any, enums: dict[str, Any]) -> Any:

@@ -20,8 +20,8 @@ from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import SCHEMAS
 
 READ_EVERY_S: Final = 10.0
-"""Least time between two reads: messages with made-up fingerprints must not keep a process reading. Each read
-without the schema doubles it, up to `MAX_FACTOR` times."""
+"""Least time between two reads: messages with made-up fingerprints must not keep a process reading. Each
+complete read without the schema doubles it, up to `MAX_FACTOR` times."""
 MAX_FACTOR: Final = 16
 WAIT_S: Final = 2.0
 """Longest time for which a message waits for a read. A slower one serves later messages: a slow log must not
@@ -53,6 +53,7 @@ class LogSchemas:
         self._schemas: dict[bytes, Mapping[str, Any]] = {}
         self._read_s = -READ_EVERY_S
         self._factor = 1
+        self._complete_reads = 0
         self._lock = threading.Lock()
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> None:
@@ -66,17 +67,20 @@ class LogSchemas:
         with self._lock:
             now_s = time.monotonic()
             if schema_id not in self._schemas and now_s - self._read_s >= READ_EVERY_S * self._factor:
-                self._read_s = now_s
+                self._read_s, reads_before = now_s, self._complete_reads
                 reading = threading.Thread(target=self._read, name="schemas", daemon=True)
                 reading.start()
                 reading.join(WAIT_S)
-                is_missing = schema_id not in self._schemas
-                self._factor = min(2 * self._factor, MAX_FACTOR) if is_missing else 1
+                if schema_id in self._schemas:
+                    self._factor = 1
+                elif self._complete_reads > reads_before:
+                    self._factor = min(2 * self._factor, MAX_FACTOR)
         return self._schemas[schema_id]
 
     def _read(self) -> None:
         try:
             self._schemas = read_schemas(self._cluster)
+            self._complete_reads += 1
         except LogUnavailable as error:
             _log.warning("schemas of other versions: %s", error)
 

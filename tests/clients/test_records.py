@@ -73,7 +73,7 @@ def test_a_record_of_a_later_version_is_read_by_its_schema_on_the_log(
 ) -> None:
     schema = json.loads(json.dumps(without_docs(codec.raw_schema("Alert"))))
     schema["fields"].append({"name": "later", "type": "string", "default": ""})
-    fingerprint = codec._fingerprint(schema)
+    fingerprint = codec.fingerprint_of_schema(schema)
     body = codec.encode("Alert", alert("later"))[codec.HEADER_BYTES :] + b"\x06red"
     published = {
         fingerprint.hex(): json.dumps(schema),

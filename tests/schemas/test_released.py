@@ -13,6 +13,7 @@ import fastavro
 import numpy as np
 import pytest
 
+from fabrictime.bench.operate._later_version import later_schema
 from schemas import codec
 from schemas.kafka.message import Message
 from schemas.records import PathQueueing
@@ -53,7 +54,7 @@ def test_every_current_schema_is_released():
 
 @pytest.mark.parametrize(("fingerprint", "schema"), RELEASED.items(), ids=IDS)
 def test_released_schemas_match_their_fingerprints(fingerprint, schema):
-    assert codec._fingerprint(schema) == fingerprint
+    assert codec.fingerprint_of_schema(schema) == fingerprint
 
 
 def test_each_schema_is_released_once():
@@ -120,7 +121,7 @@ def former_schema():
     schema = json.loads(json.dumps(RELEASED[codec.fingerprint_of("Nic")]))
     schema["fields"] = [field for field in schema["fields"] if field["name"] != "capabilities"]
     next(field for field in schema["fields"] if field["name"] == "stamp")["type"]["symbols"].pop()
-    return codec._fingerprint(schema), schema
+    return codec.fingerprint_of_schema(schema), schema
 
 
 def test_a_former_schema_is_read_once_it_is_released(honest, monkeypatch):
@@ -146,7 +147,7 @@ def test_an_incompatible_schema_does_not_pass(honest):
     _, schema = former_schema()
     schema["fields"].append({"name": "colour", "type": "string"})
     with pytest.raises(avro.errors.SchemaResolutionException):
-        read_each_other(codec._fingerprint(schema), schema, honest)
+        read_each_other(codec.fingerprint_of_schema(schema), schema, honest)
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -190,25 +191,8 @@ def test_a_newer_writer_with_a_further_field_and_symbol(honest, registry):
     assert codec.decode(message, "Nic", registry) == {**honest("Nic"), "stamp": "UNKNOWN"}
 
 
-def newer_schema(schema):
-    """A schema of a later version: each record has a further field, each enum a further symbol."""
-    if isinstance(schema, list):
-        return [newer_schema(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    changed = {key: newer_schema(part) if key in ("type", "items") else part for key, part in schema.items()}
-    if schema.get("type") == "enum":
-        changed["symbols"] = [*schema["symbols"], "LATER"]
-    if schema.get("type") == "record":
-        changed["fields"] = [
-            *map(newer_schema, schema["fields"]),
-            {"name": "later", "type": "string", "default": ""},
-        ]
-    return changed
-
-
 def newer_record(schema, record, enums):
-    """A record as a writer of `newer_schema` may send it: with the further fields and symbols alone."""
+    """A record as a writer of `later_schema` may send it: with the further fields and symbols alone."""
     if isinstance(schema, str):
         schema = enums.get(schema.rpartition(".")[2], schema)
     if isinstance(schema, list):
@@ -236,8 +220,8 @@ def without_later(node):
 def newer_message(name, record, registry):
     """A message of a later version, whose schema is published, and the record that we are to read."""
     schema, enums = codec.raw_schema(name), enums_of(codec.raw_schema(name))
-    later = newer_schema(schema)
-    fingerprint = codec._fingerprint(later)
+    later = later_schema(schema)
+    fingerprint = codec.fingerprint_of_schema(later)
     registry.schemas[fingerprint] = release_schemas.without_docs(later)
     sent = newer_record(schema, record, enums)
     value = codec.SINGLE_OBJECT + fingerprint + codec._written(name, sent, fastavro.parse_schema(later))

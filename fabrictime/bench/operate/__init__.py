@@ -38,6 +38,11 @@ TARGETS: Final[Mapping[str, Target]] = {
     "rolling_restart_false_alarms": Target("alerts", "<=", 0),
     "rolling_restart_lost_decisions": Target("decisions", "<=", 0),
     "rolling_restart_clock_steps": Target("steps", "<=", 0),
+    "mixed_versions_windows_late_s": Target("s", "<=", 2),
+    "mixed_versions_false_alarms": Target("alerts", "<=", 0),
+    "mixed_versions_lost_decisions": Target("decisions", "<=", 0),
+    "mixed_versions_clock_steps": Target("steps", "<=", 0),
+    "mixed_versions_rejects": Target("records", "<=", 0),
     "command_without_pipeline_s": Target("s", "<=", 1),
     "command_start_s": Target("s"),
 }
@@ -70,6 +75,13 @@ PARTS: Final = {
         "rolling_restart_false_alarms",
         "rolling_restart_lost_decisions",
         "rolling_restart_clock_steps",
+    ),
+    "versions": (
+        "mixed_versions_windows_late_s",
+        "mixed_versions_false_alarms",
+        "mixed_versions_lost_decisions",
+        "mixed_versions_clock_steps",
+        "mixed_versions_rejects",
     ),
     "commands": ("command_without_pipeline_s", "command_start_s"),
 }

@@ -6,13 +6,14 @@ import contextlib
 import http.client
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from fabrictime.runtime import status
-from schemas.run_module import module_command
+from schemas.run_module import module_command, script_command
 
 AGENT_HOST: Final = "m1"
 SETTINGS: Final = (
@@ -27,14 +28,25 @@ SCRAPE_S: Final = 30.0
 class Up:
     """Runs `up` in a folder of its own from `with` to its end."""
 
-    def __init__(self, folder: Path, *arguments: str, settings: str = "", ready_s: float = 300.0) -> None:
-        """`settings`: further lines of the settings file. The process ends with the context."""
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        settings: str = "",
+        ready_s: float = 300.0,
+        code: Path | None = None,
+    ) -> None:
+        """`settings`: further lines of the settings file. `code`: folder of the packages to run, else ours.
+
+        The process ends with the context.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.directory, self._ready_s = folder / "data", ready_s
         (folder / "fabrictime.toml").write_text(SETTINGS + settings, encoding="utf-8")
         self.output = folder / "up.out"
         config = ("--config", str(folder / "fabrictime.toml"), "--dir", str(self.directory))
-        self._command = module_command("fabrictime", "up", *config, *arguments)
+        command = module_command if code is None else partial(script_command, run_module_of(code))
+        self._command = command("fabrictime", "up", *config, *arguments)
 
     def __enter__(self) -> Self:
         with self.output.open("w", encoding="utf-8") as output:
@@ -85,6 +97,11 @@ class Up:
         raise RuntimeError(
             f"up: not ready, exit code {self.process.poll()}: {self.output.read_text()[-2000:]}"
         )
+
+
+def run_module_of(code: Path) -> str:
+    """Return the program that runs a module of the packages in a folder."""
+    return str(code / "schemas" / "run_module.py")
 
 
 def agent_arguments(folder: Path, log: str, nics: int = 2) -> tuple[str, ...]:

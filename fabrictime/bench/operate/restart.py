@@ -11,13 +11,14 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench.operate._up import Up
 from producers.sim.control import ask, socket_path
+from schemas.codec import Registry
 from schemas.kafka.message import Message
 from schemas.kafka.reader import TopicReader
 from schemas.kafka.start import END, Start
@@ -33,6 +34,7 @@ STEADY_S, QUICK_STEADY_S = 15.0, 5.0
 READY_S: Final = 40.0
 FAULT: Final = "blackhole leaf1>spine1 for 3s"
 PLANTED: Final = "leaf1", "spine1"
+TOPICS_READ: Final = (CLOCK_OFFSETS, ALERTS, DECISIONS, ACTIONS)
 NS: Final = 1e9
 SIGMAS: Final = 4.0
 TRUE_KINDS: Final = frozenset({AlertKind.CONTENTION, AlertKind.LATENCY, AlertKind.SIMULATION})
@@ -111,21 +113,34 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _measure(up: Up, progress: Progress, steady_s: float) -> dict[str, Value]:
-    topics: dict[Topic[Any], Start] = dict.fromkeys((CLOCK_OFFSETS, ALERTS, DECISIONS, ACTIONS), END)
+    topics: dict[Topic[Any], Start] = dict.fromkeys(TOPICS_READ, END)
     with TopicReader.open(up.addresses["log"], topics) as reader:
         before, watch = Watch(), Watch()
         progress("restart: the fleet becomes steady")
-        _follow(reader, [], READY_S)
-        _follow(reader, [before], steady_s)
+        follow(reader, [], READY_S)
+        follow(reader, [before], steady_s)
         begin_s = time.monotonic()
-        for name in _restarted(up.state()):
-            progress(f"restart: {name}, {watch.gap_s:.1f} s late so far")
-            ask(socket_path(up.directory), "fault", line=FAULT)
-            _restart(up, name)
-            while not _is_ready(up.state(), name) and time.monotonic() < begin_s + 8 * READY_S:
-                _follow(reader, [watch], 0.2)
-            _follow(reader, [watch], steady_s)
+        restart_all(up, reader, [watch], progress, steady_s)
         return figures_of(before, watch, time.monotonic() - begin_s)
+
+
+def restart_all(
+    up: Up,
+    reader: TopicReader,
+    watches: Sequence[Watch],
+    progress: Progress,
+    steady_s: float,
+    registry: Registry | None = None,
+) -> None:
+    """Restart each worker and stage, one after another, while a link is dead; `steady_s` between two."""
+    for name in _restarted(up.state()):
+        progress(f"restart: {name}, {watches[0].gap_s:.1f} s late so far")
+        ask(socket_path(up.directory), "fault", line=FAULT)
+        _restart(up, name)
+        end_s = time.monotonic() + READY_S
+        while not _is_ready(up.state(), name) and time.monotonic() < end_s:
+            follow(reader, watches, 0.2, registry)
+        follow(reader, watches, steady_s, registry)
 
 
 def _restarted(state: Mapping[str, Any]) -> list[str]:
@@ -150,12 +165,15 @@ def _restart(up: Up, name: str) -> None:
         time.sleep(0.05)
 
 
-def _follow(reader: TopicReader, watches: list[Watch], seconds: float) -> None:
+def follow(
+    reader: TopicReader, watches: Sequence[Watch], seconds: float, registry: Registry | None = None
+) -> None:
+    """Pass all messages of the next `seconds` to each watch. `registry`: the schemas of other versions."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         for message in reader.poll(0.2):
             for watch in watches:
-                watch.take(message, message.decoded(TOPICS[message.topic]))
+                watch.take(message, message.decoded(TOPICS[message.topic], registry))
 
 
 def figures_of(before: Watch, watch: Watch, seconds: float) -> dict[str, Value]:
@@ -165,11 +183,12 @@ def figures_of(before: Watch, watch: Watch, seconds: float) -> dict[str, Value]:
         "rolling_restart_windows_late_s": Figure(
             watch.gap_s, note=f"{before.gap_s:.1f} s without a restart; all within {seconds:.0f} s"
         ),
-        "rolling_restart_false_alarms": _count(watch.false_alarms),
+        "rolling_restart_false_alarms": listed(watch.false_alarms),
         "rolling_restart_lost_decisions": Figure(float(len(lost)), note=f"of {watch.decisions} decisions"),
-        "rolling_restart_clock_steps": _count(watch.steps),
+        "rolling_restart_clock_steps": listed(watch.steps),
     }
 
 
-def _count(lines: list[str]) -> Figure:
+def listed(lines: Sequence[str]) -> Figure:
+    """Return the number of lines, with the first ones as note."""
     return Figure(float(len(lines)), note=", ".join(lines[:6]) or None)
