@@ -29,6 +29,8 @@ class Candidate:
     evidence: list[DiagnosisEvidence] = field(default_factory=list)
     since_ns: int | None = None
     """Time at which the cause began; None if unknown."""
+    is_new: bool = False
+    """Whether the job's baseline is without the cause, so a job as fast as its baseline has not got it."""
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """NIC pairs that the cause slows; it thus explains why one of them is an outlier."""
     symptoms: dict[Symptom, float] = field(default_factory=dict)

@@ -330,9 +330,12 @@ class Case:
         estimate = self.network_share * slow.lost
         if self.network_excess is None or not self.has_clean_baseline(self.begin_ns):
             return estimate
-        already = slow.pair.baseline_ns(self.job.baselines)
-        was_slow = already is not None and already >= 0.7 * (slow.pair.data_ns or 0.0)
-        return estimate if was_slow else self.network_excess
+        return estimate if self.was_slow(slow) else self.network_excess
+
+    def was_slow(self, slow: Outlier) -> bool:
+        """Return whether a slow pair has been about as slow since the job began."""
+        baseline_ns = slow.pair.baseline_ns(self.job.baselines)
+        return baseline_ns is not None and baseline_ns >= 0.7 * (slow.pair.data_ns or 0.0)
 
     def probes(self, pair: NicPair) -> Probes | None:
         """Return the delays of probes between a pair's NICs; None if there are none."""

@@ -208,6 +208,8 @@ def can_be_verdict(case: Case, candidate: Candidate) -> bool:
 def _is_slower(case: Case, candidate: Candidate) -> bool:
     """Return whether the job lost time since the cause began; True if its time before that is not known."""
     since_ns = candidate.since_ns
+    if since_ns is None and candidate.is_new:
+        since_ns = case.begin_ns
     if since_ns is None or case.ratio is None or not case.has_clean_baseline(since_ns):
         return True
     return case.share_since(case.loss_share, since_ns) >= case.rules.min_loss_share

@@ -78,6 +78,7 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
         nics=[pair.nic, pair.peer],
         ranks=sorted(pair.ranks),
         evidence=evidence,
+        is_new=not case.was_slow(worst),
         pairs=_slowest_pairs(case),
         symptoms={Symptom.COMMON_END: bool(nic and role), Symptom.SLOW_PROBES: is_confirmed},
     )

@@ -170,6 +170,7 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
             ),
             *audit_evidence(failures),
         ],
+        is_new=not case.was_slow(worst),
         pairs=keys_of(pairs),
         symptoms={
             Symptom.PROBES_NORMAL: bool(normal),

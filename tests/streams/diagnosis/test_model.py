@@ -13,7 +13,7 @@ from streams.diagnosis.candidate import Candidate
 from streams.diagnosis.model import CERTAIN_LOG_ODDS, MAX_HALVINGS, fitted_weights, halvings, weigh
 from streams.diagnosis.symptoms import HYPOTHESES, Symptom, Symptoms
 from tests.examples import examples
-from tests.streams.diagnosis.scenario import Job, World, route
+from tests.streams.diagnosis.scenario import MS, Job, World, route
 
 PAIR = ("a/n0", "b/n0")
 OTHER = ("c/n0", "d/n0")
@@ -114,3 +114,17 @@ def test_a_job_that_is_not_slower_than_its_baseline_has_no_cause(ms: float) -> N
         answers = [world.step() for _ in range(8)]
         assert {answer["verdict"] for answer in answers} == {Verdict.HEALTHY}
         assert not any(answer["blames_network"] for answer in answers)
+
+
+@pytest.mark.parametrize(("slow_ranks", "verdict"), [((3,), Verdict.SLOW_FLOW), ((2, 3), Verdict.PCIE_LIMIT)])
+def test_slow_pairs_are_no_cause_while_iterations_take_as_long(
+    slow_ranks: tuple[int, ...], verdict: Verdict
+) -> None:
+    """The job moves data for longer and computes for less: hosts without spare processor time vary so."""
+    world = World(Job())
+    world.learn()
+    world.job.pair_us = lambda rank, at: 120.0 if rank in slow_ranks else 4.0
+    world.job.network, world.job.compute = lambda rank, at: 5.5 * MS, lambda rank, at: 6.5 * MS
+    assert {world.step()["verdict"] for _ in range(8)} == {Verdict.HEALTHY}
+    world.job.network = lambda rank, at: 12.0 * MS
+    assert [world.step()["verdict"] for _ in range(8)][-1] == verdict
