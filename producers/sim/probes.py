@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from producers.probe.peers import choose_peers, hashes_of
 from producers.probe.schedule import fabric_time_ns, schedule_error, schedule_paths
 from producers.sim.ecmp import Paths
+from producers.trace.route_names import NamedPath
 from schemas.records import Leg, PathMap, PathMaps, PathSource, ProbeSchedule
 from schemas.topics import PATHS
 
@@ -105,17 +106,16 @@ class SimProbes:
         for leg, groups in enumerate(self._pairs[nic, peer]):
             paths = self.legs[leg]
             for g in groups:
+                links = tuple(names[link] for link in paths.of(g).tolist())
+                path = NamedPath(links, bool(paths.reached[g]), PathSource.TRACED)
+                since_ns, changes = int(self._since_ns[leg, g]), int(self._moves[leg, g])
                 rows.append(
-                    {
-                        "path": int(self._group[2][g]),
-                        "leg": (Leg.REQUEST, Leg.ANSWER)[leg],
-                        "links": [names[link] for link in paths.of(g).tolist()],
-                        "found": PathSource.TRACED,
-                        "complete": bool(paths.reached[g]),
-                        "since_ns": int(self._since_ns[leg, g]),
-                        "changes": int(self._moves[leg, g]),
-                        "contradiction": None,
-                    }
+                    path.row(
+                        int(self._group[2][g]),
+                        (Leg.REQUEST, Leg.ANSWER)[leg],
+                        since_ns=since_ns,
+                        changes=changes,
+                    )
                 )
         return {
             "nic": self._sim.fleet.nic_ids[nic],

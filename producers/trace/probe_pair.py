@@ -115,18 +115,7 @@ class ProbePair:
             if known_route is None:
                 continue
             named = names.name(peer, port, known_route.hops, known_route.reached, self.first_hop)
-            rows.append(
-                {
-                    "path": port,
-                    "leg": leg,
-                    "links": list(named.links),
-                    "found": named.found,
-                    "complete": named.complete,
-                    "since_ns": known_route.since_ns,
-                    "changes": known_route.changes,
-                    "contradiction": named.contradiction,
-                }
-            )
+            rows.append(named.row(port, leg, since_ns=known_route.since_ns, changes=known_route.changes))
         return rows
 
     def must_wait(self, rows: Sequence[PathMap], now_s: float) -> bool:

@@ -21,7 +21,7 @@ from typing import Final
 
 from producers.trace.addressing import BY_PORT, Addressing, AddressRule, LinkPrefix
 from schemas.ids import link_id
-from schemas.records import PathSource
+from schemas.records import Leg, PathMap, PathSource
 from schemas.topology import LAYER_2, End, Topology, end_text, nic_end
 
 ADDRESS_PORT: Final = "ip"
@@ -38,6 +38,19 @@ class NamedPath:
     complete: bool
     found: PathSource
     contradiction: str | None = None
+
+    def row(self, path: int, leg: Leg, *, since_ns: int = 0, changes: int = 0) -> PathMap:
+        """Return the path's row in `PathMaps`."""
+        return {
+            "path": path,
+            "leg": leg,
+            "links": list(self.links),
+            "found": self.found,
+            "complete": self.complete,
+            "since_ns": since_ns,
+            "changes": changes,
+            "contradiction": self.contradiction,
+        }
 
 
 NO_PATH: Final = NamedPath((), False, PathSource.UNKNOWN)

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Final
 
 from fabrictime.bench.detect.link_evidence import ProbedFleet
+from producers.sim.traces import KnownPath, path_records
 from schemas import codec
 from schemas.kafka.producer import load_producer
 from schemas.kafka.reader import BEGINNING, TopicReader
-from schemas.records import Leg, LinkEvent, LinkHealth, LinkState, PathMap, PathMaps, PathSource
+from schemas.records import LinkEvent, LinkHealth, LinkState
 from schemas.topics import LINK_HEALTH, LINKS, PATHS, R, Topic
 
 SLICE_NS: Final = 5_000_000
@@ -32,38 +33,10 @@ class LiveLinks:
 
     def publish_paths(self) -> None:
         """Publish the links of all paths; each end publishes its own directions."""
-        probes, names = self.probes, self.probes.fleet.nic_ids
-        pairs: dict[tuple[str, str], list[PathMap]] = {}
-        for src, dst, port in zip(
-            probes.src.tolist(), probes.dst.tolist(), probes.port.tolist(), strict=True
-        ):
-            nic, peer = names[src], names[dst]
-            for pair, leg, hops in (
-                ((nic, peer), Leg.REQUEST, probes.book.forward(nic, peer, port)),
-                ((peer, nic), Leg.ANSWER, probes.book.reverse(nic, peer, port)),
-            ):
-                pairs.setdefault(pair, []).append(
-                    {
-                        "path": port,
-                        "leg": leg,
-                        "links": list(hops),
-                        "found": PathSource.TRACED,
-                        "complete": True,
-                        "since_ns": 0,
-                        "changes": 0,
-                        "contradiction": None,
-                    }
-                )
-        for (nic, peer), paths in pairs.items():
-            record: PathMaps = {
-                "nic": nic,
-                "peer": peer,
-                "shard": "fabric",
-                "run": 1,
-                "traced_ns": 0,
-                "paths": paths,
-            }
-            self._send(PATHS, f"{nic}>{peer}", record)
+        book = self.probes.book
+        paths = (KnownPath(*at, links, book.reverse(*at)) for at, links in book.requests())
+        for record in path_records(paths):
+            self._send(PATHS, f"{record['nic']}>{record['peer']}", record)
         self._producer.flush(20)
 
     def _send(self, topic: Topic[R], key: str, record: R) -> None:

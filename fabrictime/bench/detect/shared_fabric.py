@@ -7,7 +7,7 @@ the pipeline's pure parts then stand beside the truth.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from fabrictime.bench._truth import Clocks, LeafSpine, LinkQueueing, Probes, Slots, Stamps, Traffic, probe
 from fabrictime.bench.detect._batches import EPOCH_NS, FLUSH_NS, batches_of
 from native.core import ClockLine, ProbeColumns
+from producers.sim.traces import KnownPath, path_records
 from schemas import codec
 from schemas.ids import host_of
-from schemas.records import Leg, LinkQueues, PathMap, PathMaps, PathSource
+from schemas.records import LinkQueues, PathMaps
 from streams.delays.queueing import SourceQueueing
 from streams.links.schedule.probe_schedule import plan_shard
 from streams.queues.inference import ShardQueues
@@ -36,8 +37,10 @@ __all__ = [
     "Costs",
     "Scene",
     "draw",
+    "infer",
     "link_numbers",
     "route_table",
+    "table_of",
 ]
 
 Float64s = NDArray[np.float64]
@@ -98,33 +101,56 @@ class Scene:
 
         `flow_bps` has the rates of reported flows over each link, for each second.
         """
-        costs = costs or Costs()
-        names = self.fabric.nic_names()
-        source = SourceQueueing("bench/0", self.slot_ns // SUB_SLOTS)
         rate_bps = round(self.fabric.rate_bps)
-        shard = ShardQueues(SHARD, lambda link: rate_bps)
-        lines = dict.fromkeys(names, ClockLine(EPOCH_NS, 0, 0.0, CLOCK_BOUND_NS))
-        members = {nic: Member(nic, host_of(nic), SHARD, nic) for nic in names}
-        now = 0
-        for offset, (when, batch) in enumerate(self.batches()):
-            if when != now:
-                began = time.process_time()
-                for record in source.take(members):
-                    shard.take(record, self.routes)
-                costs.map_s += time.process_time() - began
-                second = int(when - EPOCH_NS - 3 * FLUSH_NS) // 1_000_000_000
-                if 0 <= second < len(flow_bps):
-                    shard.set_flow_rates(flow_bps[second])
-                while shard.ready():
-                    began = time.process_time()
-                    records = shard.solve(0)
-                    costs.solve_s.append(time.process_time() - began)
-                    for queues in records:
-                        yield now, queues
-                now = when
+        yield from infer(
+            self.batches(),
+            self.fabric.nic_names(),
+            self.routes,
+            lambda link: rate_bps,
+            self.slot_ns,
+            costs,
+            flow_bps,
+        )
+
+
+def infer(
+    batches: Iterable[tuple[int, ProbeColumns]],
+    names: Iterable[str],
+    routes: RouteTable,
+    rate_of: Callable[[str], int],
+    slot_ns: int,
+    costs: Costs | None = None,
+    flow_bps: Sequence[Mapping[str, float]] = (),
+) -> Iterator[tuple[int, LinkQueues]]:
+    """Yield (log time, record) of the queues inferred from the batches of NICs whose clocks are right.
+
+    `rate_of` returns the rate, bit/s, of a link.
+    """
+    costs = costs or Costs()
+    source = SourceQueueing("bench/0", slot_ns // SUB_SLOTS)
+    shard = ShardQueues(SHARD, rate_of)
+    lines = dict.fromkeys(names, ClockLine(EPOCH_NS, 0, 0.0, CLOCK_BOUND_NS))
+    members = {nic: Member(nic, host_of(nic), SHARD, nic) for nic in lines}
+    now = 0
+    for offset, (when, batch) in enumerate(batches):
+        if when != now:
             began = time.process_time()
-            source.add(batch, when, offset, lines)
+            for record in source.take(members):
+                shard.take(record, routes)
             costs.map_s += time.process_time() - began
+            second = int(when - EPOCH_NS - 3 * FLUSH_NS) // 1_000_000_000
+            if 0 <= second < len(flow_bps):
+                shard.set_flow_rates(flow_bps[second])
+            while shard.ready():
+                began = time.process_time()
+                records = shard.solve(0)
+                costs.solve_s.append(time.process_time() - began)
+                for queues in records:
+                    yield now, queues
+            now = when
+        began = time.process_time()
+        source.add(batch, when, offset, lines)
+        costs.map_s += time.process_time() - began
 
 
 def draw(
@@ -212,32 +238,16 @@ def route_table(
 ) -> RouteTable:
     """Return the route table as tracing would fill it."""
     ids, names = fabric.names(), fabric.nic_names()
-    records: dict[tuple[int, int], list[PathMap]] = {}
-    for row, (a, b, entropy) in enumerate(zip(nic.tolist(), peer.tolist(), path.tolist(), strict=True)):
-        for pair, leg, links in (((a, b), Leg.REQUEST, there), ((b, a), Leg.ANSWER, back)):
-            records.setdefault(pair, []).append(
-                {
-                    "path": entropy,
-                    "leg": leg,
-                    "links": [ids[link] for link in links[row].tolist() if link >= 0],
-                    "found": PathSource.TRACED,
-                    "complete": True,
-                    "since_ns": 0,
-                    "changes": 0,
-                    "contradiction": None,
-                }
-            )
+    links = [[[ids[link] for link in row if link >= 0] for row in leg.tolist()] for leg in (there, back)]
+    ends = zip(nic.tolist(), peer.tolist(), path.tolist(), *links, strict=True)
+    return table_of(KnownPath(names[a], names[b], *rest) for a, b, *rest in ends)
+
+
+def table_of(paths: Iterable[KnownPath]) -> RouteTable:
+    """Return the route table of known paths."""
     table = RouteTable()
-    for (a, b), maps in records.items():
-        record: PathMaps = {
-            "nic": names[a],
-            "peer": names[b],
-            "shard": SHARD,
-            "run": 1,
-            "traced_ns": 0,
-            "paths": maps,
-        }
-        table.take(pair_key(names[a], names[b]).encode(), codec.encode(PathMaps, record))
+    for record in path_records(paths):
+        table.take(pair_key(record["nic"], record["peer"]).encode(), codec.encode(PathMaps, record))
     return table
 
 

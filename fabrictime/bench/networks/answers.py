@@ -175,18 +175,7 @@ class NamedFleet:
         rows: dict[str, list[PathMap]] = defaultdict(list)
         for path, hops, first_hop in path_hops:
             named = names.name(path.peer, path.path, hops, True, first_hop)
-            rows[path.peer].append(
-                {
-                    "path": path.path,
-                    "leg": path.leg,
-                    "links": list(named.links),
-                    "found": named.found,
-                    "complete": named.complete,
-                    "since_ns": 0,
-                    "changes": 0,
-                    "contradiction": named.contradiction,
-                }
-            )
+            rows[path.peer].append(named.row(path.path, path.leg))
             if named.complete:
                 self.names.note(named.links, path.links, layer_2=self.form is Form.FLAT)
         for peer, path_maps in rows.items():

@@ -8,36 +8,33 @@ contention. The recorder is the model of the queue itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any, Final
 
 import numpy as np
 
 from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench.detect._batches import EPOCH_NS, Marks, batches_of
+from fabrictime.bench.detect.shared_fabric import infer, table_of
 from native.core import ClockLine, NicWindow, ProbeColumns, decode_probe_batch, encode_probe_batch
-from schemas import codec
-from schemas.ids import host_of
-from schemas.records import Leg, LinkQueues, PathMap, PathMaps, PathSource
+from producers.sim.traces import KnownPath
+from schemas.records import LinkQueues
 from streams.contention.detector import ContentionDetector
 from streams.contention.rules import ContentionRules
-from streams.delays.queueing import SourceQueueing
-from streams.queues.inference import ShardQueues
 from streams.runtime.flow_table import FlowTable
-from streams.runtime.pipeline_constants import SUB_SLOTS
-from streams.runtime.route_table import RouteTable, pair_key
-from streams.runtime.tables import Member
+from streams.runtime.route_table import RouteTable
 
 MS: Final = 1_000_000
-EPOCH_NS: Final = 1_800_000_000 * 1_000_000_000
 RATE_BPS: Final = 10_000_000_000
 SLOT_NS: Final = MS
-FLUSH_NS: Final = 50 * MS
 HOSTS: Final = 6
 SPINES: Final = 2
 DSCPS: Final = (0, 26)
 PROBES_PPS: Final = 2_000
 HOP_NS: Final = 1_000.0
+TURNAROUND_NS: Final = 5_000
 NOISE_NS: Final = 10.0
 LOADED: Final = "leaf1:swp9>spine1:swp1"
 
@@ -77,46 +74,11 @@ def links_of(source: int, target: int, port: int) -> list[str]:
 
 def routes() -> RouteTable:
     """Return the route table of all pairs, as tracing would fill it."""
-    pairs = [(a, b) for a in range(1, HOSTS + 1) for b in range(1, HOSTS + 1) if a != b]
-    return route_table(
-        {
-            (f"h{a}/eth1", f"h{b}/eth1"): [
-                (9320 + port, leg, links_of(a, b, port))
-                for port in range(SPINES)
-                for leg in (Leg.REQUEST, Leg.ANSWER)
-            ]
-            for a, b in pairs
-        }
+    return table_of(
+        KnownPath(f"h{a}/eth1", f"h{b}/eth1", 9320 + port, links_of(a, b, port), links_of(b, a, port))
+        for a, b in permutations(range(1, HOSTS + 1), 2)
+        for port in range(SPINES)
     )
-
-
-def route_table(routes_of: Mapping[tuple[str, str], Sequence[tuple[int, Leg, list[str]]]]) -> RouteTable:
-    """Return a route table from the (path, leg, links) by (NIC, peer); all its links count as known."""
-    table = RouteTable()
-    for (nic, peer), entries in routes_of.items():
-        maps: list[PathMap] = [
-            {
-                "path": path,
-                "leg": leg,
-                "links": links,
-                "found": PathSource.TRACED,
-                "complete": True,
-                "since_ns": 0,
-                "changes": 0,
-                "contradiction": None,
-            }
-            for path, leg, links in entries
-        ]
-        record: PathMaps = {
-            "nic": nic,
-            "peer": peer,
-            "shard": "fabric",
-            "run": 1,
-            "traced_ns": 0,
-            "paths": maps,
-        }
-        table.take(pair_key(nic, peer).encode(), codec.encode(PathMaps, record))
-    return table
 
 
 @dataclass(slots=True)
@@ -131,12 +93,21 @@ class Probes:
 
     def batches(self, marking: bool = True) -> list[tuple[int, ProbeColumns]]:
         """Return (flush time, batch) of all NICs in the log's order; without `marking`, nothing is marked."""
-        timed_batches = [
-            timed_batch for nic in range(1, HOSTS + 1) for timed_batch in self._of_nic(nic, marking)
-        ]
-        return sorted(timed_batches, key=lambda timed_batch: (timed_batch[0], timed_batch[1].nic))
+        names = [f"h{host}/eth1" for host in range(1, HOSTS + 1)]
+        columns = zip(*(self._of_nic(nic) for nic in range(1, HOSTS + 1)), strict=True)
+        ends, times_ns, stamps, (dscp, *marked) = (np.concatenate(parts, axis=1) for parts in columns)
+        forward_ce, reverse_ce = (column.astype(bool) for column in marked)
+        for number in np.flatnonzero(forward_ce | reverse_ce).tolist():
+            nic, peer, path = ends[:, number].tolist()
+            name = (names[nic], names[peer], path, int(dscp[number]))
+            counts = self.true_marks.setdefault(name, [0, 0])
+            counts[0] += int(forward_ce[number])
+            counts[1] += int(reverse_ce[number])
+        marks = Marks(dscp, forward_ce & marking, reverse_ce & marking)
+        return batches_of(names, tuple(ends), tuple(times_ns), list(stamps), marks)
 
-    def _of_nic(self, nic: int, marking: bool) -> list[tuple[int, ProbeColumns]]:
+    def _of_nic(self, nic: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the columns of a NIC's probes: ends and path, times, stamps, and class and marks."""
         rng = np.random.default_rng([self.seed, nic])
         count = int(PROBES_PPS * self.seconds)
         sent = np.sort(rng.uniform(0, self.seconds * 1e9, count))
@@ -150,54 +121,28 @@ class Probes:
             for delays, hops in ((out, there), (back, home)):
                 delays[0, number] = HOP_NS * len(hops)
                 delays[1, number] = LOADED in hops and cls[number] == 1
-        wait = self.load.delay_ns(sent) * out[1]
-        marked = self.load.marks(sent) & (out[1] > 0)
-        forward = out[0] + wait
-        answered = sent + forward + 5_000
+        forward = out[0] + self.load.delay_ns(sent) * out[1]
+        answered = sent + forward + TURNAROUND_NS
         reverse = back[0] + self.load.delay_ns(answered) * back[1]
-        home_marked = self.load.marks(answered) & (back[1] > 0)
         noise = rng.normal(0, NOISE_NS, (2, count))
-        flush = ((answered + 20 * MS) // FLUSH_NS).astype(np.int64) + 1
-        order = np.lexsort((sent, cls, port, peer, flush))
-        batches = []
-        for at in np.split(order, np.flatnonzero(np.diff(flush[order])) + 1):
-            key = np.stack([peer[at], port[at], cls[at]])
-            begin = np.concatenate([[0], np.flatnonzero(np.any(np.diff(key, axis=1) != 0, axis=0)) + 1])
-            ends = np.append(begin, len(at)).astype(np.int64)
-            when = EPOCH_NS + int(flush[at[0]]) * FLUSH_NS
-            none = np.zeros(len(begin), np.int32)
-            batches.append(
-                (
-                    when,
-                    ProbeColumns(
-                        nic=f"h{nic}/eth1",
-                        run=1,
-                        batch=int(flush[at[0]]),
-                        clock_ns=when,
-                        system_ns=when,
-                        peers=[f"h{host}/eth1" for host in peer[at[begin]]],
-                        path=(9320 + port[at[begin]]).astype(np.int32),
-                        spacing_ns=none,
-                        lost=none,
-                        no_t3=none,
-                        start=ends,
-                        sent=EPOCH_NS + np.round(sent[at]).astype(np.int64),
-                        forward=np.round((forward + noise[0])[at]).astype(np.int64),
-                        turnaround=np.full(len(at), 5_000),
-                        reverse=np.round((reverse + noise[1])[at]).astype(np.int64),
-                        dscp=np.array(DSCPS, np.int32)[cls[at[begin]]],
-                        ecn=np.diff(ends).astype(np.int32),
-                        forward_ce=np.flatnonzero(marked[at] & marking),
-                        reverse_ce=np.flatnonzero(home_marked[at] & marking),
-                    ),
-                )
-            )
-        for number in np.flatnonzero(marked | home_marked).tolist():
-            name = (f"h{nic}/eth1", f"h{peer[number]}/eth1", 9320 + int(port[number]), DSCPS[cls[number]])
-            counts = self.true_marks.setdefault(name, [0, 0])
-            counts[0] += int(marked[number])
-            counts[1] += int(home_marked[number])
-        return batches
+        steps = [
+            EPOCH_NS + sent.round().astype(np.int64),
+            forward + noise[0],
+            TURNAROUND_NS,
+            reverse + noise[1],
+        ]
+        return (
+            np.stack([np.full(count, nic - 1), peer - 1, 9320 + port]),
+            np.stack([sent, answered]),
+            np.cumsum([np.broadcast_to(np.round(step), count).astype(np.int64) for step in steps], axis=0),
+            np.stack(
+                [
+                    np.array(DSCPS)[cls],
+                    self.load.marks(sent) & (out[1] > 0),
+                    self.load.marks(answered) & (back[1] > 0),
+                ]
+            ),
+        )
 
 
 def inferred(
@@ -207,22 +152,8 @@ def inferred(
     slot_ns: int = SLOT_NS,
 ) -> list[LinkQueues]:
     """Return the `LinkQueues` that the pipeline infers from the batches. `table` None: the bench's routes."""
-    source, table = SourceQueueing("bench/0", slot_ns // SUB_SLOTS), table or routes()
-    shard = ShardQueues("fabric", rate_of)
     names = sorted({batch.nic for _, batch in batches})
-    lines = dict.fromkeys(names, ClockLine(EPOCH_NS, 0, 0.0, 10.0))
-    members = {nic: Member(nic, host_of(nic), "fabric", nic) for nic in names}
-    records: list[LinkQueues] = []
-    now = 0
-    for offset, (when, batch) in enumerate(batches):
-        if when != now:
-            for record in source.take(members):
-                shard.take(record, table)
-            while shard.ready():
-                records += shard.solve(0)
-            now = when
-        source.add(batch, when, offset, lines)
-    return records
+    return [record for _, record in infer(batches, names, table or routes(), rate_of, slot_ns)]
 
 
 def opened_ns(

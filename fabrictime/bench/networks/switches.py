@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +21,8 @@ from fabrictime.testbed.fabric.fabric import FabricNic
 from fabrictime.testbed.jobs.traffic import FlowSpec
 from fabrictime.testbed.processes.child import run_inside
 from fabrictime.testbed.settings import FabricClass, FabricSettings
-from schemas.ids import end_parts, link_ends
-from schemas.records import Leg
+from producers.sim.traces import KnownPath
+from schemas.ids import end_parts, host_of, link_ends
 
 if TYPE_CHECKING:
     from native.core import ProbeColumns
@@ -167,43 +167,35 @@ def measure_load(load_s: float) -> Outcome:
     return Outcome(directions, deepest_bytes * 8e9 / LINK_BPS, marked, lost, aliased, opened, unmarked)
 
 
-def _routes(testbed: Testbed) -> dict[tuple[str, str], list[tuple[int, Leg, list[str]]]]:
-    """Return the (path, leg, links) of requests and answers, from each NIC to each peer."""
+def _routes(testbed: Testbed) -> list[KnownPath]:
+    """Return the true paths from each NIC to each peer."""
     names = [nic.nic for nic in testbed.fabric.nics()]
-    paths = range(FIRST_PATH_PORT, FIRST_PATH_PORT + PATHS)
-    truth = testbed.truth
-    return {
-        (a, b): [
-            *((p, Leg.REQUEST, list(truth.likely_path_of(a, b, p, PROBE_PORT))) for p in paths),
-            *((p, Leg.ANSWER, list(truth.likely_path_of(a, b, PROBE_PORT, p))) for p in paths),
-        ]
+    path_of = testbed.truth.likely_path_of
+    return [
+        KnownPath(a, b, path, path_of(a, b, path, PROBE_PORT), path_of(b, a, PROBE_PORT, path))
         for a in names
         for b in names
-        if a.partition("/")[0] != b.partition("/")[0]
-    }
+        if host_of(a) != host_of(b)
+        for path in range(FIRST_PATH_PORT, FIRST_PATH_PORT + PATHS)
+    ]
 
 
-def _aliased(
-    routes: Mapping[tuple[str, str], list[tuple[int, Leg, list[str]]]], link: str
-) -> tuple[str, ...]:
+def _aliased(paths: Iterable[KnownPath], link: str) -> tuple[str, ...]:
     """Return a link, followed by the other links that exactly the same routes cross."""
-    crossed: dict[str, set[tuple[str, str, int, Leg]]] = defaultdict(set)
-    for (nic, peer), entries in routes.items():
-        for path, leg, links in entries:
+    crossed: dict[str, set[tuple[str, str, int, bool]]] = defaultdict(set)
+    for known in paths:
+        for is_answer, links in enumerate((known.requests, known.answers)):
             for name in links:
-                crossed[name].add((nic, peer, path, leg))
+                crossed[name].add((known.nic, known.peer, known.path, bool(is_answer)))
     return tuple(sorted(other for other in crossed if crossed[other] == crossed[link]))
 
 
-def _opened_ns(
-    batches: Sequence[ProbeColumns],
-    routes: Mapping[tuple[str, str], list[tuple[int, Leg, list[str]]]],
-    marking: bool,
-) -> dict[str, int]:
+def _opened_ns(batches: Sequence[ProbeColumns], paths: Iterable[KnownPath], marking: bool) -> dict[str, int]:
     """Return for each link the end of the data with which contention opens; without `marking`, no marks."""
     import numpy as np
 
-    from fabrictime.bench.networks.classes import inferred, opened_ns, route_table
+    from fabrictime.bench.detect.shared_fabric import table_of
+    from fabrictime.bench.networks.classes import inferred, opened_ns
 
     none = np.zeros(0, np.int64)
     input_batches = [
@@ -211,7 +203,7 @@ def _opened_ns(
     ]
     round_ns = {batch.batch: batch.system_ns for batch in input_batches}  # all NICs flush together
     flushed = [(round_ns[batch.batch], batch) for batch in input_batches]
-    records = inferred(flushed, route_table(routes), _rate_of, SLOT_NS)
+    records = inferred(flushed, table_of(paths), _rate_of, SLOT_NS)
     return opened_ns(records, _rate_of, len({batch.nic for batch in input_batches}))
 
 

@@ -13,9 +13,10 @@ from producers.settings import NicSettings
 from producers.sim.setup import topology_file
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
+from producers.sim.traces import KnownPath, path_records
 from producers.sim.workload import address_of
 from schemas.ids import nic_parts
-from schemas.records import ClockSync, Leg, Nic, PathDelays, PathMaps, PathSource
+from schemas.records import ClockSync, Nic, PathDelays, PathMaps
 from schemas.topology import Topology, nic_end, split_end
 from streams.audit.fabric.records import FabricRecords
 
@@ -102,26 +103,14 @@ class Simulated:
 
     def path_maps(self) -> list[PathMaps]:
         """Return the traced routes of all NICs."""
-        paths_by_pair: dict[tuple[int, int], list[Any]] = {}
-        for row, (a, b) in enumerate(zip(self.src.tolist(), self.dst.tolist(), strict=True)):
-            for leg, key in ((Leg.REQUEST, (a, b)), (Leg.ANSWER, (b, a))):
-                paths_by_pair.setdefault(key, []).append(
-                    {
-                        "path": int(self.port[row]),
-                        "leg": leg,
-                        "links": self.links(row, leg is Leg.ANSWER),
-                        "found": PathSource.TRACED,
-                        "complete": True,
-                        "since_ns": 0,
-                        "changes": 0,
-                        "contradiction": None,
-                    }
-                )
         ids = self.fleet.nic_ids
-        return [
-            {"nic": ids[a], "peer": ids[b], "shard": "fabric", "run": 1, "traced_ns": T0, "paths": paths}
-            for (a, b), paths in paths_by_pair.items()
-        ]
+        paths = (
+            KnownPath(ids[a], ids[b], port, self.links(row, False), self.links(row, True))
+            for row, (a, b, port) in enumerate(
+                zip(self.src.tolist(), self.dst.tolist(), self.port.tolist(), strict=True)
+            )
+        )
+        return list(path_records(paths, traced_ns=T0))
 
     def delays(self) -> list[PathDelays]:
         """Return the delays of every NIC in one window."""
