@@ -25,7 +25,7 @@ from fabrictime.commands.config.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader
-from schemas.records import Flow, Leg
+from schemas.records import FlowAction, Leg
 from schemas.topics import PATHS, PROBES, R, Topic
 
 RATE_BPS: Final = 20_000_000
@@ -64,7 +64,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             job="light",
             seed=random.SystemRandom().randrange(2**31),
         )
-        watch.until(lambda: len(_known(watch, "light")) == len(light.ports), START_S, "light flows")
+        watch.until(lambda: len(watch.flows_of("light")) == len(light.ports), START_S, "light flows")
         try:
             return _seeds(control, bootstrap, watch, progress, QUICK_SEEDS if quick else SEEDS)
         finally:
@@ -88,7 +88,7 @@ def _seeds(
         total_s = KNOWN_S + MET_S + CLEAR_S + SETTLE_S + AFTER_S
         ends_s = time.time() + total_s
         flows = [FlowRun(control, **spec, duration_s=total_s, job=job) for spec in specs]
-        watch.until(lambda: len(_known(watch, job)) == len(flows), KNOWN_S, "paths of both flows")  # noqa: B023  # used at once
+        watch.until(lambda: len(watch.flows_of(job)) == len(flows), KNOWN_S, "paths of both flows")  # noqa: B023  # used at once
         loop = Loop()
         before = _span(MET_S)
         cores[0].append(loop.cores())
@@ -99,22 +99,11 @@ def _seeds(
         time.sleep(SETTLE_S)
         loop.cores()
         after = time.time(), ends_s - 0.5
-        names = _known(watch, job)
+        names = watch.flows_of(job)
         time.sleep(max(0.0, ends_s - time.time()))
         cores[1].append(loop.cores())
         decisions.append(len(watch.decisions) - decided)
-        moved.append(
-            len(
-                {
-                    action["flow_id"]
-                    for action in watch.actions[acted:]
-                    if action["action"] == "REROUTE"
-                    and action["outcome"] == "APPLIED"
-                    and action["flow_id"] in names
-                }
-            )
-            / len(flows)
-        )
+        moved.append(len(watch.applied(FlowAction.REROUTE, acted, names)) / len(flows))
         met.append((link, before, after))
         progress(
             f"collision: seed {seed}: two flows over {link},"
@@ -123,7 +112,7 @@ def _seeds(
         )
         for flow in flows:
             flow.join()
-        watch.soon(lambda: not _known(watch, job), 10)  # noqa: B023  # used at once
+        watch.soon(lambda: not watch.flows_of(job), 10)  # noqa: B023  # used at once
     links = set(control.ask("show")["links"])
     delays = _delays(bootstrap, links)
     ratios, both, elsewhere = [], [], []
@@ -200,14 +189,9 @@ def _between(link: str) -> tuple[str, str]:
     return begin.partition(":")[0], end.partition(":")[0].rstrip("0123456789")
 
 
-def _known(watch: Watch, job: str) -> dict[str, Flow]:
-    """Return those flows of a job whose links are known."""
-    return {name: flow for name, flow in watch.flows.items() if flow["job"] == job and flow["links"]}
-
-
 def _shared(watch: Watch, job: str) -> bool:
     """Return whether, according to the flow reports, two of a job's flows share a link."""
-    flows = [set(flow["links"]) for flow in _known(watch, job).values()]
+    flows = [set(flow["links"]) for flow in watch.flows_of(job).values()]
     return len(flows) < 2 or bool(flows[0] & flows[1])
 
 

@@ -32,6 +32,7 @@ from fabrictime.commands.config import pause
 from fabrictime.commands.config.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
 from schemas.ids import host_of
+from schemas.records import FlowAction
 
 RATE_BPS: Final = 50_000_000
 SENDERS, CONNECTIONS = 4, 4
@@ -154,12 +155,7 @@ def _flows(watch: Watch, job: JobRun) -> list[str]:
 
 def _paced(watch: Watch, job: JobRun, since: int) -> set[str]:
     """Return the ids of the job's flows that an actuator paced, by reports from index `since` on."""
-    flows = set(_flows(watch, job))
-    return {
-        action["flow_id"]
-        for action in watch.actions[since:]
-        if action["action"] == "PACE" and action["outcome"] == "APPLIED" and action["flow_id"] in flows
-    }
+    return watch.applied(FlowAction.PACE, since, _flows(watch, job))
 
 
 def _interval(span: Span, incast: JobRun, rpc: JobRun, queue: QueueLog, cores: float) -> _Interval:

@@ -20,6 +20,7 @@ from fabrictime.bench.control.watch import Watch
 from fabrictime.commands.config import pause
 from fabrictime.commands.config.live_config import LiveRecords
 from fabrictime.testbed.control import ControlClient
+from schemas.records import FlowAction
 
 RATE_BPS: Final = 50_000_000
 GUARANTEE_BPS: Final = 20_000_000
@@ -61,6 +62,7 @@ def _seeds(
         pause.pause(LiveRecords(bootstrap), revert=False)
         steady_s = KNOWN_S / 3 + OBSERVE_S + SETTLE_S + STEADY_S + 2
         ports = chance.sample(PORTS, 1 + GREEDY)
+        jobs = (f"gold-{number}", f"greedy-{number}")
         decided, acted = len(watch.decisions), len(watch.actions)
         gold = FlowRun(
             control,
@@ -70,7 +72,7 @@ def _seeds(
             sport=ports[0],
             duration_s=steady_s,
             tenant="gold",
-            job=f"gold-{number}",
+            job=jobs[0],
         )
         ends_s = time.monotonic() + steady_s
         greedy = [
@@ -82,12 +84,12 @@ def _seeds(
                 sport=port,
                 duration_s=steady_s + AFTER_S + IDLE_S + 1,
                 tenant="greedy",
-                job=f"greedy-{number}",
+                job=jobs[1],
             )
             for i, port in enumerate(ports[1:])
         ]
         count = 1 + len(greedy)
-        watch.until(lambda: len(_names(watch, number)) == count, KNOWN_S / 3, "flows")  # noqa: B023  # used at once
+        watch.until(lambda: len(watch.flows_of(*jobs)) == count, KNOWN_S / 3, "flows")  # noqa: B023  # used at once
         loop = Loop()
         observed = _span(OBSERVE_S)
         cores[0].append(loop.cores())
@@ -96,24 +98,13 @@ def _seeds(
         loop.cores()
         paced = (time.monotonic(), ends_s - 0.2)
         time.sleep(max(0.0, ends_s - time.monotonic()))
-        names = _names(watch, number)
+        names = watch.flows_of(*jobs)
         cores[1].append(loop.cores())
         time.sleep(AFTER_S)
         idle = _span(IDLE_S)
         for flow in (gold, *greedy):
             flow.join()
-        sliced.append(
-            len(
-                {
-                    action["flow_id"]
-                    for action in watch.actions[acted:]
-                    if action["action"] == "SLICE"
-                    and action["outcome"] == "APPLIED"
-                    and action["flow_id"] in names
-                }
-            )
-            / count
-        )
+        sliced.append(len(watch.applied(FlowAction.SLICE, acted, names)) / count)
         decisions.append(len(watch.decisions) - decided)
         got, total_bps = gold.frames_bps(paced), sum(flow.frames_bps(paced) for flow in (gold, *greedy))
         left = sum(flow.frames_bps(idle) for flow in greedy)
@@ -127,7 +118,7 @@ def _seeds(
             f"all together {total_bps / 1e6:.2f};"
             f" idle: the other {left / 1e6:.2f}; {sliced[-1]:.2f} of flows held, {decisions[-1]} decisions"
         )
-        watch.soon(lambda: not _names(watch, number), 10)  # noqa: B023  # used at once
+        watch.soon(lambda: not watch.flows_of(*jobs), 10)  # noqa: B023  # used at once
     return {
         "slice_guarantee_error": Figure(
             float(np.median(errors)), note=f"worst {max(errors):.3f} of {seeds} seeds"
@@ -140,12 +131,6 @@ def _seeds(
         "slice_loop_cores_observe": Figure(float(np.median(cores[0])), "cores"),
         "slice_loop_cores": Figure(float(np.median(cores[1])), "cores"),
     }
-
-
-def _names(watch: Watch, number: int) -> set[str]:
-    """Return the ids of those flows of a seed whose links are known."""
-    jobs = (f"gold-{number}", f"greedy-{number}")
-    return {name for name, flow in watch.flows.items() if flow["job"] in jobs and flow["links"]}
 
 
 def _span(seconds: float) -> tuple[float, float]:

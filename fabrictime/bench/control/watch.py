@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Final, Self
 
 from fabrictime.bench._fabric import CannotRun
 from schemas import codec
 from schemas.kafka.reader import BEGINNING, TopicReader
-from schemas.records import ActionReport, Decision, Flow, FlowLeg, FlowState, LinkHealth
+from schemas.records import ActionReport, Decision, Flow, FlowAction, FlowLeg, FlowState, LinkHealth
 from schemas.topics import ACTIONS, DECISIONS, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, Topic
 
 TOPICS: Final[tuple[Topic, ...]] = (FLOWS, FLOW_ROUTES, LINK_HEALTH, DECISIONS, ACTIONS, POLICY_CYCLES)
@@ -78,6 +78,18 @@ class Watch:
         there = (flow["nic"], flow["peer"], FlowLeg.DATA, port, flow["peer_port"])
         back = (flow["peer"], flow["nic"], FlowLeg.ACK, port, flow["peer_port"])
         return (*self.routes.get(there, ()), *self.routes.get(back, ()))
+
+    def flows_of(self, *jobs: str) -> dict[str, Flow]:
+        """Return those flows of some jobs whose links are known, by id."""
+        return {name: flow for name, flow in self.flows.items() if flow["job"] in jobs and flow["links"]}
+
+    def applied(self, action: FlowAction, since: int, flows: Collection[str]) -> set[str]:
+        """Return those of `flows` for which an actuator applied an action, by `actions` from `since` on."""
+        return {
+            report["flow_id"]
+            for report in self.actions[since:]
+            if report["action"] == action and report["outcome"] == "APPLIED" and report["flow_id"] in flows
+        }
 
     def _follow(self) -> None:
         handlers = {

@@ -12,6 +12,7 @@ from fabrictime.bench import Figure
 from fabrictime.bench._fabric import CannotRun
 from fabrictime.bench.control import PARTS, incast
 from fabrictime.bench.control.incast import RATE_BPS, _figures, _Interval, _interval, _paced
+from fabrictime.bench.control.watch import Watch
 
 UNPACED = _Interval(40.0, 20.0, 30e6, 1.5, 0.5)
 PACED = _Interval(10.0, 2.0, 33e6, 1.2, 0.6)
@@ -60,6 +61,7 @@ def test_only_flows_of_the_job_that_were_paced_since_count() -> None:
         {**applied, "flow_id": "g"},
         {**applied, "flow_id": "f", "outcome": "FAILED"},
     ]
-    watch: Any = SimpleNamespace(flows=flows, actions=actions)
+    watch: Any = Watch.__new__(Watch)
+    watch.flows, watch.actions = flows, actions
     job: Any = SimpleNamespace(ports={("h1", 1, 9)})
     assert (_paced(watch, job, 0), _paced(watch, job, 1)) == ({"f"}, set())

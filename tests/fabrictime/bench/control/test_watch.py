@@ -67,6 +67,19 @@ def test_health_decisions_actions_and_cycles_are_kept(watch: Watch) -> None:
     assert (list(watch.decisions), len(watch.actions), watch.movable) == (["d"], 1, 12)
 
 
+def test_only_flows_of_the_jobs_with_known_links_count(watch: Watch) -> None:
+    flows: Any = {
+        "a": {"job": "gold-3", "links": ["x"]},
+        "b": {"job": "greedy-3", "links": ["x"]},
+        "c": {"job": "greedy-3", "links": []},
+        "d": {"job": "gold-2", "links": ["x"]},
+        "e": {"job": None, "links": ["x"]},
+    }
+    watch.flows = flows
+    assert watch.flows_of("gold-3", "greedy-3").keys() == {"a", "b"}
+    assert watch.flows_of("gold-1") == {}
+
+
 def test_waiting_ends_in_time_and_names_the_missing_parts(watch: Watch) -> None:
     assert watch.soon(lambda: True, 0)
     assert not watch.soon(lambda: False, 0)
