@@ -391,19 +391,6 @@ DAYS: Final[Mapping[str, int]] = {name: table.days for name, table in TABLES.ite
 """Number of days that each table keeps its rows unless the settings state it."""
 
 
-def bucket_sql(ns: str) -> str:
-    """Return a SQL expression for the number of a delay's bucket. `ns`: a SQL expression of the delay.
-
-    It is 4 * floor(log2 ns) plus the next two bits, and 0 below 1 ns. The exponent and the two highest bits
-    of the mantissa of an IEEE double are that number plus 4 * 1023. So the result is exact, and equals
-    `native.core.bucket_of`.
-    """
-    return (
-        f"if(({ns}) < 1, toUInt16(0), "
-        f"toUInt16(bitShiftRight(reinterpretAsUInt64(toFloat64({ns})), 50) - {4 * 1023}))"
-    )
-
-
 def bucket_edge_sql(bucket: str) -> str:
     """Return SQL for the lower edge of a bucket, ns; 0 for bucket 0. `bucket`: SQL of its number."""
     return (

@@ -59,7 +59,6 @@ class _Published:
     window: int
     domain: str
     start_ns: int
-    half_window_ns: int
     arrived_raw_ns: int
     since_ns: int = ALWAYS_NS
 
@@ -169,7 +168,6 @@ class HostClock:
                 record["window"],
                 record["domain"],
                 record["window_start_ns"],
-                half_ns,
                 raw_ns,
                 since_ns,
             )

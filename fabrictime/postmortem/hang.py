@@ -114,7 +114,7 @@ def _message_waits(out: Observations) -> dict[_Place, _Wait]:
             message.group,
             message.seq,
             f"the message from rank {source} to rank {target}, number",
-            *(-1, -1, "", "scheduled", 0, message.created_ns, 0, 0, 0, False),
+            *(-1, -1, "", "scheduled", 0, message.created_ns, 0, 0, 0),
         )
         wait = pending.setdefault(place, _Wait(call))
         wait.waiting.setdefault(message.rank, call)

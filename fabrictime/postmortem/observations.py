@@ -41,7 +41,6 @@ class Call(NamedTuple):
     started_ns: int
     ended_ns: int
     duration_ns: int
-    has_timed_out: bool
 
     @property
     def is_complete(self) -> bool:

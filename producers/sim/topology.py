@@ -68,7 +68,6 @@ class Fleet:
         self.nic_device: Int32s = device.astype(np.int32)
         self.nic_rail: Int32s = rail.astype(np.int32)
         self.nic_rack: Int32s = rack.astype(np.int32)
-        self.nic_pod: Int32s = (rack // racks_per_pod).astype(np.int32)
         self.nic_leaf: Int32s = leaf.astype(np.int32)
         """[N] number of each NIC's leaf, from 0 on; its node number is larger by `first_leaf`."""
 

@@ -140,12 +140,6 @@ class AlertInputs(Operator):
                 names, active_ns = [*r["nics"], *r["grouped"]], r["updated_ns"] - self._log_offset_ns
                 self.wiring.recover(r["shard"], r["subject"], names, active_ns)
 
-    @property
-    def delays_lookback_s(self) -> float:
-        """Time span of `fabric.delays` that a new owner must read, s; 0 without latency rules."""
-        rules = self._latency_config.latency_rules()
-        return max((rule["for_s"] for rule in rules), default=0.0)
-
     def wants_delays(self, nic: str) -> bool:
         """Return whether any latency rule uses a NIC's delays."""
         shard = self.shards.get(self._members.member(nic).shard)

@@ -145,7 +145,6 @@ def _call(
         state,
         order,
         *_times(entry),
-        state != "completed" and entry.get("retired") is True,
     )
 
 

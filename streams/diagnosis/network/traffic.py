@@ -46,7 +46,6 @@ class Probes(NamedTuple):
     min_ns: float | None
     """Least median of a path: the delay without a queue."""
     worst_ns: float | None
-    worst_path: int
     lost_share: float
     one_way: bool
     """Whether the delays are one-way delays; otherwise they are half of round trips."""
@@ -201,11 +200,10 @@ def probes_of(network: NetworkView, pair: NicPair, begin_ns: int, end_ns: int) -
     sent = sum(delay.samples + delay.lost for delay in forward)
     lost = sum(delay.lost for delay in forward) / sent if sent else 0.0
     if not values:
-        return Probes(None, None, None, 0, lost, one_way) if sent else None
-    medians = {path: median(delays) for path, delays in values.items()}
-    worst = max(medians, key=lambda path: (medians[path], path))
+        return Probes(None, None, None, lost, one_way) if sent else None
+    medians = [median(delays) for delays in values.values()]
     smallest = min(min(delays) for delays in values.values())
-    return Probes(median(medians.values()), smallest, medians[worst], worst, lost, one_way)
+    return Probes(median(medians), smallest, max(medians), lost, one_way)
 
 
 def _by_path(delays: list[PairDelay], *, one_way: bool) -> dict[int, list[float]]:

@@ -8,6 +8,9 @@ import pytest
 
 from schemas import table_statements, tables
 
+BUCKET_SQL = "if(v < 1, toUInt16(0), toUInt16(bitShiftRight(reinterpretAsUInt64(toFloat64(v)), 50) - 4092))"
+"""The number of the bucket of a delay v, ns: the exponent of a double and two bits of its mantissa."""
+
 
 def test_retention_reaches_tables_that_exist(client):
     for statement in table_statements.set_retention(tables.DAYS | {"delays": 5, "clocks": 9}):
@@ -44,7 +47,7 @@ def test_sql_buckets_are_those_of_native_core(client):
     values += [math.nextafter(2.0**e, 0) for e in range(1, 40)]
     values += [10 ** rng.uniform(0, 12) for _ in range(500)]
     got = client.query(
-        f"SELECT {tables.bucket_sql('v')} AS b, {tables.bucket_edge_sql('b')} AS low, "
+        f"SELECT {BUCKET_SQL} AS b, {tables.bucket_edge_sql('b')} AS low, "
         f"{tables.bucket_edge_sql('b + 1')} AS high FROM (SELECT arrayJoin({{v:Array(Float64)}}) AS v)",
         parameters={"v": values},
     ).result_rows
@@ -57,7 +60,7 @@ def test_sql_buckets_are_those_of_native_core(client):
 def test_quantile_of_merged_histograms_is_within_a_bucket_of_the_samples(client, level):
     samples = np.random.default_rng(3).lognormal(9.5, 0.6, 20_000)
     source = (
-        f"SELECT number % 50 AS row, [{tables.bucket_sql('v')}] AS forward_bucket, "
+        f"SELECT number % 50 AS row, [{BUCKET_SQL}] AS forward_bucket, "
         "[toUInt32(1)] AS forward_bucket_count "
         "FROM (SELECT arrayJoin(arrayEnumerate({v:Array(Float64)})) AS number, "
         "{v:Array(Float64)}[number] AS v)"

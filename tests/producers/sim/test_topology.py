@@ -69,7 +69,8 @@ def test_any_shape_is_wired_and_every_path_leads_from_nic_to_nic(shape, seed):
     assert paths.reached.all()
     assert_walkable(fleet, src, dst, paths)
     same_leaf = fleet.nic_leaf[src] == fleet.nic_leaf[dst]
-    same_pod = fleet.nic_pod[src] == fleet.nic_pod[dst]
+    pod = fleet.nic_rack // (shape.racks_per_pod or shape.racks)
+    same_pod = pod[src] == pod[dst]
     assert (paths.hops == np.where(same_leaf, 2, np.where(same_pod, 4, 6))).all()
 
 

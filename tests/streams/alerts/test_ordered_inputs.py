@@ -314,7 +314,8 @@ def taken_over(messages: Sequence[Message], past: list[dict[str, Any]], now_ns: 
             thresholds.add(message)
     thresholds.evaluate(now_ns)
     thresholds.evaluate_delays(now_ns)
-    since = read_from(now_ns, thresholds.config.thresholds(), thresholds.delays_lookback_s)
+    longest_s = max((rule["for_s"] for rule in thresholds.config.latency_rules()), default=0.0)
+    since = read_from(now_ns, thresholds.config.thresholds(), longest_s)
     inputs = AlertInputs(
         past, starts_ns=since,
         log_offset_ns=7_000 + max(0, (now_ns - EPOCH_NS) // S - 2) // 10,
