@@ -67,7 +67,7 @@ class LinkEvents:
         times = (evidence.clock_ns, evidence.system_ns, evidence.interval_ns)
         return [
             {
-                **self._event(EvidenceKind.PROBE, *times),
+                **self.event(EvidenceKind.PROBE, *times),
                 "trouble": trouble,
                 "late_ns": evidence.late_ns,
                 "paths": [_path_row(path) for path in part],
@@ -79,22 +79,22 @@ class LinkEvents:
         self, hosts: Sequence[HostEvidence], clock_ns: int, system_ns: int, interval_ns: int
     ) -> LinkEvent:
         """Return an event with the answers of the hosts of silent probers."""
-        event = self._event(EvidenceKind.HOST, clock_ns, system_ns, interval_ns)
+        event = self.event(EvidenceKind.HOST, clock_ns, system_ns, interval_ns)
         return {**event, "hosts": list(hosts[:MAX_ELEMENTS])}
 
     def sizes(self, sizes: Sequence[PathSize], clock_ns: int, system_ns: int, interval_ns: int) -> LinkEvent:
         """Return an event with the largest packet sizes that pass on paths."""
-        event = self._event(EvidenceKind.SIZE, clock_ns, system_ns, interval_ns)
+        event = self.event(EvidenceKind.SIZE, clock_ns, system_ns, interval_ns)
         return {**event, "sizes": list(sizes[:MAX_ELEMENTS])}
 
     def carrier(self, up: bool, clock_ns: int, system_ns: int, is_enabled: bool | None = None) -> LinkEvent:
         """Return the event that the port gained or lost its carrier. `is_enabled`: by the administrator."""
-        event = self._event(EvidenceKind.CARRIER, clock_ns, system_ns)
+        event = self.event(EvidenceKind.CARRIER, clock_ns, system_ns)
         return {**event, "carrier": up, "port_enabled": is_enabled}
 
     def speed(self, speed_bps: int, clock_ns: int, system_ns: int) -> LinkEvent:
         """Return the event of the port's new speed, bit/s."""
-        return {**self._event(EvidenceKind.SPEED, clock_ns, system_ns), "speed_bps": speed_bps}
+        return {**self.event(EvidenceKind.SPEED, clock_ns, system_ns), "speed_bps": speed_bps}
 
     def counters(
         self, growth: Mapping[str, tuple[int, int]], clock_ns: int, system_ns: int, interval_ns: int
@@ -105,7 +105,7 @@ class LinkEvents:
         ]
         return [
             {
-                **self._event(EvidenceKind.COUNTERS, clock_ns, system_ns, interval_ns),
+                **self.event(EvidenceKind.COUNTERS, clock_ns, system_ns, interval_ns),
                 "counters": rows[i : i + MAX_ELEMENTS],
             }
             for i in range(0, len(rows), MAX_ELEMENTS)
@@ -113,9 +113,9 @@ class LinkEvents:
 
     def verbs(self, name: str, clock_ns: int, system_ns: int) -> LinkEvent:
         """Return an event of the RDMA device; `name` is that of its type."""
-        return {**self._event(EvidenceKind.VERBS, clock_ns, system_ns), "verbs": name}
+        return {**self.event(EvidenceKind.VERBS, clock_ns, system_ns), "verbs": name}
 
-    def _event(self, kind: EvidenceKind, clock_ns: int, system_ns: int, interval_ns: int = 0) -> LinkEvent:
+    def event(self, kind: EvidenceKind, clock_ns: int, system_ns: int, interval_ns: int = 0) -> LinkEvent:
         """Return the next event of a kind, without the fields that only this kind has."""
         record: LinkEvent = {
             "nic": self._nic,

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from producers.ports.link_events import LinkEvents
 from producers.sim.topology import Fleet
 from schemas.records import ClassEvidence, EvidenceKind, HostEvidence, LinkEvent, PathEvidence, PathSize
 
@@ -159,7 +160,8 @@ class ProbedFleet:
         self._of_nic = [np.flatnonzero(src == i) for i in range(n)]
         self._urgent = np.zeros(n, np.bool_)
         self._sent_ns = np.full(n, start_ns) - rng.integers(0, self.beat_ns, n)
-        self._event = np.zeros(n, np.int64)
+        self.events = [LinkEvents(nic, "fabric", 1) for nic in fleet.nic_ids]
+        """The builder of each NIC's events."""
         self._clock = rng.integers(-(10**15), 10**15, n)
         self._trouble = np.zeros(n, np.int64)
         self._waiting: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []
@@ -274,7 +276,7 @@ class ProbedFleet:
                 }
             )
         if hosts:
-            self._publish(nic, {**self._event_of(nic, now_ns), "kind": EvidenceKind.HOST, "hosts": hosts})
+            self._publish(nic, self.events[nic].hosts(hosts, self.clock_ns(nic), now_ns, 0))
 
     def _check_sizes(self, now_ns: int) -> None:
         """Let each NIC check its next path for large packets, and report the size limits that were found."""
@@ -304,31 +306,11 @@ class ProbedFleet:
             "checked_age_ns": age_ns,
             "dscp": None,
         }
-        self._publish(nic, {**self._event_of(nic, now_ns), "kind": EvidenceKind.SIZE, "sizes": [size]})
+        self._publish(nic, self.events[nic].sizes([size], self.clock_ns(nic), now_ns, 0))
 
-    def _event_of(self, nic: int, now_ns: int) -> LinkEvent:
-        """Return a NIC's next event, without the fields that depend on its kind."""
-        self._event[nic] += 1
-        return {
-            "nic": self.fleet.nic_ids[nic],
-            "shard": "fabric",
-            "run": 1,
-            "event": int(self._event[nic]) - 1,
-            "kind": EvidenceKind.PROBE,
-            "clock_ns": int(now_ns + self._clock[nic]),
-            "system_ns": now_ns,
-            "interval_ns": 0,
-            "trouble": [],
-            "late_ns": 0,
-            "paths": [],
-            "carrier": None,
-            "speed_bps": None,
-            "counters": [],
-            "verbs": None,
-            "hosts": [],
-            "sizes": [],
-            "port_enabled": None,
-        }
+    def clock_ns(self, nic: int) -> int:
+        """Return the present reading of a NIC's clock."""
+        return self.now_ns + int(self._clock[nic])
 
     def _send(self, nic: int, now_ns: int) -> None:
         own_paths = self._of_nic[nic]
@@ -362,9 +344,9 @@ class ProbedFleet:
             )
         ]
         late_ns = int(self._trouble[nic])
+        interval_ns = int(now_ns - self._sent_ns[nic])
         event: LinkEvent = {
-            **self._event_of(nic, now_ns),
-            "interval_ns": int(now_ns - self._sent_ns[nic]),
+            **self.events[nic].event(EvidenceKind.PROBE, self.clock_ns(nic), now_ns, interval_ns),
             "trouble": ["STARVED"] if late_ns and self.confess else [],
             "late_ns": late_ns,
             "paths": elements,

@@ -9,9 +9,10 @@ import pytest
 from producers.sim.setup import topology_file
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
-from producers.trace.route_names import name_path
+from producers.trace.route_names import NamedPath, name_path
 from schemas import codec
 from schemas.kafka.message import Message
+from schemas.records import Leg, PathSource
 from schemas.topics import ALERTS, INVENTORY, PATHS
 from schemas.topology import Topology, TopologyFile, split_end
 from streams.alerts.ordered_inputs import AlertInputs
@@ -82,10 +83,7 @@ class Traced:
                 )
         return {
             "nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": self.at_ns,
-            "paths": [{
-                "path": 9320, "leg": "REQUEST", "links": named, "found": "TRACED", "complete": True,
-                "since_ns": 0, "changes": 0, "contradiction": contradiction,
-            }],
+            "paths": [NamedPath(tuple(named), True, PathSource.TRACED, contradiction).row(9320, Leg.REQUEST)],
         }  # fmt: skip
 
     def swap(self, a: str, b: str) -> Traced:
@@ -169,10 +167,7 @@ def test_cables_swapped_at_a_spine_are_one_alert_for_all_paths() -> None:
         rows = []
         for port, hops in enumerate(traces, 9320):
             named = name_path(nic, peer, hops, True, path=port, topology=topology)
-            rows.append({
-                "path": port, "leg": "REQUEST", "links": list(named.links), "found": named.found,
-                "complete": named.complete, "since_ns": 0, "changes": 0, "contradiction": named.contradiction,
-            })  # fmt: skip
+            rows.append(named.row(port, Leg.REQUEST))
         assert any(row["contradiction"] for row in rows)
         record = {"nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": 0, "paths": rows}
         value = codec.encode(PATHS.record, record)

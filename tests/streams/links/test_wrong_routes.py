@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import Any
 
 import pytest
 
 from fabrictime.bench.networks.answers import Form
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
+from producers.trace.route_names import NamedPath
 from schemas import codec
 from schemas.ids import cable_id
-from schemas.records import LinkHealth
+from schemas.records import LinkHealth, PathMaps, PathSource
 from schemas.topics import PATHS
 from tests.examples import draws
+from tests.records import make
 from tests.streams.links.watched import WARM, Watched
 
 MS = 1_000_000
@@ -51,27 +52,11 @@ class Traced(Watched):
 
     def publish(self, pair: tuple[str, str], renamed: dict[str, str]) -> None:
         """Publish a pair's record with other names of some links."""
-        paths: list[dict[str, Any]] = [
-            {
-                "path": port,
-                "leg": leg,
-                "links": [renamed.get(link, link) for link in route.links],
-                "found": "TRACED",
-                "complete": route.complete,
-                "since_ns": 0,
-                "changes": 0,
-                "contradiction": None,
-            }
-            for (leg, port), route in self.book.paths(*pair).items()
-        ]
-        record: Any = {
-            "nic": pair[0],
-            "peer": pair[1],
-            "shard": "fabric",
-            "run": 1,
-            "traced_ns": 0,
-            "paths": paths,
-        }
+        paths = []
+        for (leg, port), route in self.book.paths(*pair).items():
+            links = tuple(renamed.get(link, link) for link in route.links)
+            paths.append(NamedPath(links, route.complete, PathSource.TRACED).row(port, leg))
+        record = make(PathMaps, nic=pair[0], peer=pair[1], shard="fabric", run=1, paths=paths)
         with contextlib.suppress(codec.BadRecord):  # a name without node or port
             self.book.take(f"{pair[0]}>{pair[1]}".encode(), codec.encode(PATHS.type, record))
 

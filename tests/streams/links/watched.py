@@ -90,14 +90,8 @@ class Watched:
     def port(self, nic: str, up: bool) -> None:
         """Report the carrier of the NIC's port."""
         index = self.fleet.nic_index[nic]
-        now_ns = self.probes.now_ns
-        self.ingest(now_ns, {
-            "nic": nic, "shard": "fabric", "run": 1, "event": int(self.probes._event[index]),
-            "kind": "CARRIER", "clock_ns": now_ns + int(self.probes._clock[index]), "system_ns": now_ns,
-            "interval_ns": 0, "trouble": [], "late_ns": 0, "paths": [], "carrier": up, "speed_bps": None,
-            "counters": [], "verbs": None, "hosts": [], "sizes": [], "port_enabled": None,
-        })  # fmt: skip
-        self.probes._event[index] += 1
+        probes, now_ns = self.probes, self.probes.now_ns
+        self.ingest(now_ns, probes.events[index].carrier(up, probes.clock_ns(index), now_ns))
 
 
 def small(seed: int = 1, **settings: Any) -> Watched:

@@ -8,7 +8,7 @@ import pytest
 
 from fabrictime.testbed.audit.simulated import Simulated, railed
 from producers.trace.route_names import name_path
-from schemas.records import AuditStatus, Nic
+from schemas.records import AuditStatus, Leg, Nic
 from schemas.topology import End, Topology, TopologyFile
 from streams.audit.fabric.cabling import Cabling, swap_text
 from streams.audit.fabric.leaves import traced_cables
@@ -78,10 +78,7 @@ def traced_by_address(routes: dict[tuple[str, str], list[list[str]]]) -> FabricR
         rows: list[Any] = []
         for port, hops in enumerate(traces, 9320):
             named = name_path(nic, peer, hops, True, path=port, topology=topology)
-            rows.append({
-                "path": port, "leg": "REQUEST", "links": list(named.links), "found": named.found,
-                "complete": named.complete, "since_ns": 0, "changes": 0, "contradiction": named.contradiction,
-            })  # fmt: skip
+            rows.append(named.row(port, Leg.REQUEST))
         paths.append({"nic": nic, "peer": peer, "shard": "fabric", "run": 1, "traced_ns": 0, "paths": rows})
     nics = [make(Nic, nic=f"h{k}/e", host=f"h{k}", device="e") for k in (1, 2, 3)]
     return FabricRecords(nics, paths=paths, topology=topology)  # type: ignore[arg-type]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.records import CollectiveBatch, CollectiveFunction
+from producers.trace.route_names import NamedPath
+from schemas.records import CollectiveBatch, CollectiveFunction, Leg, PathSource
 from streams.diagnosis.case import Case, case_of
 from streams.diagnosis.job.view import JobView
 from streams.diagnosis.network.view import NetworkView
@@ -76,18 +77,7 @@ def test_links_are_certain_by_flows_and_possible_by_routes() -> None:
             "PathMaps",
             nic=nic(1),
             peer=nic(2),
-            paths=[
-                {
-                    "path": 1,
-                    "leg": "REQUEST",
-                    "links": route(1, 2, 3),
-                    "found": "TRACED",
-                    "complete": True,
-                    "since_ns": 0,
-                    "changes": 0,
-                    "contradiction": None,
-                }
-            ],
+            paths=[NamedPath(tuple(route(1, 2, 3)), True, PathSource.TRACED).row(1, Leg.REQUEST)],
         )
     )
     pairs, certain = case(Job(ranks=4).run(50 * MS), network).traffic.crossing([route(1, 2, 3)[1]])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from producers.trace.route_names import NamedPath
 from schemas.records import (
     Decision,
     Diagnosis,
     FlowAction,
     HealthKind,
+    Leg,
     LinkState,
+    PathSource,
     Reason,
     ReasonKind,
     Verdict,
@@ -282,18 +285,7 @@ def test_possible_routes_make_a_fault_less_certain() -> None:
             nic=nic(1),
             peer=nic(2),
             shard="fabric",
-            paths=[
-                {
-                    "path": 1,
-                    "leg": "REQUEST",
-                    "links": route(1, 2, 1),
-                    "found": "TRACED",
-                    "complete": True,
-                    "since_ns": 0,
-                    "changes": 0,
-                    "contradiction": None,
-                }
-            ],
+            paths=[NamedPath(tuple(route(1, 2, 1)), True, PathSource.TRACED).row(1, Leg.REQUEST)],
         )
     )
     world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.01)

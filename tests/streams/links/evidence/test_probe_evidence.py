@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from schemas.records import EvidenceKind
 from streams.links.health import shard_health
 from streams.links.health.shard_health import Change
 from tests.streams.links.watched import MS, WARM, S, small
@@ -32,10 +33,9 @@ def test_losses_of_a_late_host_never_count_at_any_age(after_ms: int) -> None:
     template = next(e for _, e in it.log if e["nic"] == "h3/eth1" and e["paths"])
     path = {**template["paths"][0], "lost": 7, "answered": 30, "loss_streak": 0, "first_lost_age_ns": -1}
     began_ns = it.probes.now_ns + after_ms * MS
-    late = {
-        **template, "event": int(it.probes._event[nic]), "clock_ns": began_ns + int(it.probes._clock[nic]),
-        "interval_ns": 60 * MS, "late_ns": 50 * MS, "trouble": ["STARVED"], "paths": [path],
-    }  # fmt: skip
+    clock_ns = it.probes.clock_ns(nic) + after_ms * MS
+    event = it.probes.events[nic].event(EvidenceKind.PROBE, clock_ns, template["system_ns"], 60 * MS)
+    late = {**event, "late_ns": 50 * MS, "trouble": ["STARVED"], "paths": [path]}
     evidence.ingest(late, began_ns, it.probes.book)
     row = evidence.nics["h3/eth1"].paths[path["peer"], path["path"]]
     assert evidence.lost[row].sum() == 7

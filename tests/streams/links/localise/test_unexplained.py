@@ -11,8 +11,9 @@ import pytest
 from fabrictime.bench.networks.answers import Form
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
+from producers.trace.route_names import NamedPath
 from schemas import codec
-from schemas.records import EvidenceKind, Leg, LinkEvent, LinkHealth, PathEvidence
+from schemas.records import EvidenceKind, Leg, LinkEvent, LinkHealth, PathEvidence, PathSource
 from schemas.topics import PATHS
 from schemas.topology import Topology
 from streams.links.evidence.probe_evidence import Evidence
@@ -121,16 +122,7 @@ class LosingPaths:
 
     def _publish(self, nic: str, peer: str, routes: dict[int, tuple[Leg, Sequence[str], bool]]) -> None:
         paths = [
-            {
-                "path": port,
-                "leg": leg,
-                "links": list(links),
-                "found": "TRACED",
-                "complete": complete,
-                "since_ns": 0,
-                "changes": 0,
-                "contradiction": None,
-            }
+            NamedPath(tuple(links), complete, PathSource.TRACED).row(port, leg)
             for port, (leg, links, complete) in routes.items()
         ]
         record: Any = {"nic": nic, "peer": peer, "shard": "s", "run": 1, "traced_ns": 0, "paths": paths}
