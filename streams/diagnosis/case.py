@@ -20,6 +20,8 @@ from streams.diagnosis.network.view import NetworkView
 from streams.diagnosis.rules import DiagnosisRules
 from streams.runtime.units import NS_PER_S
 
+MIN_OPERATIONS: Final = 20
+"""Smallest mean number of operations of a rank in an interval that give a rate."""
 MIN_SINCE_NS: Final = 2 * NS_PER_S
 """Shortest time over which a loss is measured: some iterations, so that a single long one has little
 weight."""
@@ -175,10 +177,24 @@ class Case:
             actual, baseline = self.work.pace_ns, self.job.baselines.value(("pace", self.ranks.total))
         return actual / baseline if actual is not None and baseline else None
 
+    @cached_property
+    def operation_ns(self) -> float | None:
+        """Time of the ranks per operation, ns; None if there are too few. The times above are finer."""
+        times = self.work.times
+        count, observed_ns = float(times.operations.sum()), float(times.observed[times.operations > 0].sum())
+        return observed_ns / count if count >= MIN_OPERATIONS * len(self.members) and observed_ns else None
+
+    @property
+    def coarse_ratio(self) -> float | None:
+        """The ratio, in jobs of point-to-point messages alone that of the times per operation."""
+        baseline_ns = self.job.baselines.value(("operation", self.ranks.total))
+        has_none = self.ratio is None and self.operation_ns is not None and baseline_ns
+        return (self.operation_ns or 0.0) / (baseline_ns or 1.0) if has_none else self.ratio
+
     @property
     def loss_share(self) -> float:
         """Share of the job's time that is lost in comparison with its baseline; 0 if that is not known."""
-        return 0.0 if self.ratio is None else max(0.0, 1 - 1 / max(self.ratio, 1e-9))
+        return 0.0 if self.ratio is None else 1 - 1 / max(self.ratio, 1.0)
 
     @property
     def is_slow(self) -> bool:

@@ -106,6 +106,8 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
         note(("iteration", *work.iteration_key), case.iteration_ns)
     if work.pace_ns is not None:
         note(("pace", case.ranks.total), work.pace_ns)
+    if case.operation_ns is not None:
+        note(("operation", case.ranks.total), case.operation_ns)
     if case.operation_bytes is not None:
         note(("bytes", case.ranks.total), case.operation_bytes)
     if work.bus_bps:
@@ -210,9 +212,9 @@ def _is_slower(case: Case, candidate: Candidate) -> bool:
     since_ns = candidate.since_ns
     if since_ns is None and candidate.is_new:
         since_ns = case.begin_ns
-    if since_ns is None or case.ratio is None or not case.has_clean_baseline(since_ns):
+    if since_ns is None or case.coarse_ratio is None or not case.has_clean_baseline(since_ns):
         return True
-    return case.share_since(case.loss_share, since_ns) >= case.rules.min_loss_share
+    return case.share_since(1 - 1 / max(case.coarse_ratio, 1.0), since_ns) >= case.rules.min_loss_share
 
 
 def _costs(case: Case, candidate: Candidate) -> bool:

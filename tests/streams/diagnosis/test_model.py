@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.records import LinkState, Verdict
 from streams.diagnosis.candidate import Candidate
+from streams.diagnosis.job import work
 from streams.diagnosis.model import CERTAIN_LOG_ODDS, MAX_HALVINGS, fitted_weights, halvings, weigh
 from streams.diagnosis.symptoms import HYPOTHESES, Symptom, Symptoms
 from tests.examples import examples
@@ -116,11 +117,17 @@ def test_a_job_that_is_not_slower_than_its_baseline_has_no_cause(ms: float) -> N
         assert not any(answer["blames_network"] for answer in answers)
 
 
+@pytest.mark.parametrize("has_iterations", [True, False])
 @pytest.mark.parametrize(("slow_ranks", "verdict"), [((3,), Verdict.SLOW_FLOW), ((2, 3), Verdict.PCIE_LIMIT)])
 def test_slow_pairs_are_no_cause_while_iterations_take_as_long(
-    slow_ranks: tuple[int, ...], verdict: Verdict
+    slow_ranks: tuple[int, ...], verdict: Verdict, has_iterations: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job moves data for longer and computes for less: hosts without spare processor time vary so."""
+    """The job moves data for longer and computes for less: hosts without spare processor time vary so.
+
+    In jobs of point-to-point messages no iterations are found, but as many operations in the same time.
+    """
+    if not has_iterations:
+        monkeypatch.setattr(work, "_find_iterations", lambda *_: None)
     world = World(Job())
     world.learn()
     world.job.pair_us = lambda rank, at: 120.0 if rank in slow_ranks else 4.0
