@@ -324,6 +324,12 @@ class ControlClient:
             return result
         raise NoFabric(f"the fabric at {self._path} hung up without an answer")
 
+    def tcp_route(self, source: str, destination: str, sport: int, dport: int) -> list[str]:
+        """Return the links that TCP packets with these ports most likely take."""
+        ports: dict[str, Any] = {"sport": sport, "dport": dport, "protocol": "tcp", "likely": True}
+        links: list[str] = self.ask("path", source=source, destination=destination, **ports)
+        return links
+
     def stream(
         self, command: str, timeout_s: float | None = None, **values: Any
     ) -> Generator[Any, None, None]:

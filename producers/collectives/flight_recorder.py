@@ -54,7 +54,7 @@ _FUNCTIONS: Final = (
     ("recv", _F.RECEIVE),
 )
 """Function by a part of a profiling name such as nccl:all_reduce. The first entry that matches applies."""
-_ITEM_BYTES: Final = {
+ITEM_BYTES: Final = {
     "Double": 8,
     "Long": 8,
     "Float": 4,
@@ -68,6 +68,7 @@ _ITEM_BYTES: Final = {
     "Float8_e4m3fn": 1,
     "Float8_e5m2": 1,
 }
+"""Bytes of an element by the name of its type in PyTorch."""
 
 
 class Dump(NamedTuple):
@@ -241,7 +242,7 @@ def _bytes(entry: Mapping[str, Any]) -> int:
         count = 1
         for size in shape[:16] if isinstance(shape, list | tuple) else (0,):
             count = min(count * (_whole(size, _BYTES_MAX) or 0), _BYTES_MAX)
-        total += count * _ITEM_BYTES.get(_text(dtype), 0)
+        total += count * ITEM_BYTES.get(_text(dtype), 0)
     return min(total, _BYTES_MAX)
 
 

@@ -74,6 +74,12 @@ def test_show_names_every_nic(running):
     assert "h3/eth1" in run(running, "show")
 
 
+def test_a_route_leads_from_host_to_host(running):
+    route = ControlClient(socket_path(running)).tcp_route("h1", "h2", 20_000, 40_000)
+    assert route[0].startswith("h1:")
+    assert route[-1].partition(">")[2].startswith("h2:")
+
+
 def test_queue_depths_are_streamed_and_an_unknown_link_is_refused(running):
     client = ControlClient(socket_path(running))
     link = client.ask("show")["links"][0]

@@ -137,15 +137,7 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
 
         @cache
         def spine_of(source: str, peer: str, port: int, peer_port: int = peer_port) -> int | None:
-            route = control.ask(
-                "path",
-                source=source,
-                destination=peer,
-                sport=port,
-                dport=peer_port,
-                protocol="tcp",
-                likely=True,
-            )
+            route = control.tcp_route(source, peer, port, peer_port)
             route_nodes = (link.split(">")[1].split(":")[0] for link in route)
             return next((spines.index(node) for node in route_nodes if node in spines), None)
 

@@ -157,15 +157,7 @@ def _meeting(
     specs: list[dict[str, Any]] = []
     for source, destination, dport in zip(near, far, dports, strict=True):
         for sport in chance.sample(PORTS, TRIED):
-            path = control.ask(
-                "path",
-                source=source,
-                destination=destination,
-                sport=sport,
-                dport=dport,
-                protocol="tcp",
-                likely=True,
-            )
+            path = control.tcp_route(source, destination, sport, dport)
             if not link or path[1] == link:
                 link = path[1]
                 specs.append(

@@ -316,25 +316,13 @@ def _flapping(links: Sequence[str], control: ControlClient) -> Case:
 def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
     """Return the cases of two flows that overload a link: one into a host, one within the fabric."""
 
-    def path(source: str, destination: str, sport: int, dport: int) -> list[str]:
-        route: list[str] = control.ask(
-            "path",
-            source=source,
-            destination=destination,
-            sport=sport,
-            dport=dport,
-            protocol="tcp",
-            likely=True,
-        )
-        return route
-
     def disjoint(pairs: Sequence[tuple[str, str]], uplink: str | None) -> list[dict[str, Any]]:
         """Return flows whose paths share no link within the fabric, except `uplink` if given."""
         used: set[str] = set()
         flows = []
         for number, (source, destination) in enumerate(pairs):
             for sport in range(41_000 + 1000 * number, 42_000 + 1000 * number):
-                inner = path(source, destination, sport, 45_000 + number)[1:-1]
+                inner = control.tcp_route(source, destination, sport, 45_000 + number)[1:-1]
                 if (uplink in inner) if uplink else used.isdisjoint(inner):
                     used.update(inner)
                     flows.append(

@@ -143,19 +143,6 @@ class JobFabric:
         diagnosis: dict[str, Any] = answer["diagnosis"]
         return diagnosis
 
-    def route(self, source: str, destination: str, source_port: int, peer_port: int) -> list[str]:
-        """Return the links that TCP packets with the given ports take."""
-        links: list[str] = self.control.ask(
-            "path",
-            source=source,
-            destination=destination,
-            sport=source_port,
-            dport=peer_port,
-            protocol="tcp",
-            likely=True,
-        )
-        return links
-
     def job_route(self, source: str, destination: str) -> list[str]:
         """Return the links that a running job's messages from one host to another take. Raises CannotRun."""
         [address] = {nic["address"] for nic in self._fabric["nics"] if nic["host"] == destination}
@@ -163,7 +150,7 @@ class JobFabric:
             here, peer = line.split()[2:4]
             if peer.rpartition(":")[0] == address:
                 ports = int(here.rpartition(":")[2]), int(peer.rpartition(":")[2])
-                return self.route(source, destination, *ports)
+                return self.control.tcp_route(source, destination, *ports)
         raise CannotRun(f"no connection from {source} to {destination}")
 
     @property
@@ -175,8 +162,10 @@ class JobFabric:
         """Make the next job's messages from one host to another cross a link, whichever of them connects."""
         port = self._next_port
         ends = {
-            source: [p for p in PORTS if link not in self.route(source, destination, p, port)],
-            destination: [p for p in PORTS if link not in self.route(source, destination, port, p)],
+            source: [p for p in PORTS if link not in self.control.tcp_route(source, destination, p, port)],
+            destination: [
+                p for p in PORTS if link not in self.control.tcp_route(source, destination, port, p)
+            ],
         }
         for host, others in ends.items():
             self.set_kernel(host, "ip_local_port_range", f"{PORTS[0]} {PORTS[-1]}")

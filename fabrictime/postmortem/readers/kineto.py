@@ -15,22 +15,13 @@ from typing import Any, Final
 from fabrictime.postmortem.observations import MAX_RANK, Group, Observations, Span
 from fabrictime.postmortem.readers.json_stream import JsonText, named_value
 from fabrictime.postmortem.readers.values import clean_function, count, members, real, text, whole
-from producers.collectives.flight_recorder import rank_of_name
+from producers.collectives.flight_recorder import ITEM_BYTES, rank_of_name
 
 MAX_SPANS: Final = 200_000
 """Largest number of operations that are read from one trace."""
 _HEAD: Final = 1 << 20
 _FILE_HOST: Final = re.compile(r"([A-Za-z][\w.-]*?)_(\d+)\.(?:\d+\.)?pt\.trace\.json")
 _KERNEL: Final = re.compile(r"^(?:void )?(?:nccl|rccl|mscclpp?)[\w:]*", re.IGNORECASE)
-_ITEM_BYTES: Final = {
-    "Double": 8,
-    "Long": 8,
-    "Float": 4,
-    "Int": 4,
-    "Half": 2,
-    "BFloat16": 2,
-    "Short": 2,
-}
 
 
 def read_kineto(name: str, chunks: Iterator[str], out: Observations) -> None:
@@ -90,7 +81,7 @@ def _span(
         size or len(ranks),
         ordinals[group, f"{function} {pair}"] if seq is None else seq,
         function,
-        elements * _ITEM_BYTES.get(text(args.get("dtype")), 1),
+        elements * ITEM_BYTES.get(text(args.get("dtype")), 1),
         base_ns + round(real(event.get("ts")) * 1000),
         round(real(event.get("dur"), 1e12) * 1000),
         pair=pair,

@@ -21,8 +21,7 @@ class Control:
     def __init__(self, spines: int) -> None:
         self.spines = spines
 
-    def ask(self, command: str, source: str, sport: int, **_: Any) -> list[str]:
-        assert command == "path"
+    def tcp_route(self, source: str, destination: str, sport: int, dport: int) -> list[str]:
         return [f"{source}>leaf", f"leaf>spine{sport % self.spines if self.spines else sport}", "spine>leaf"]
 
 
