@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._truth import Clocks, LeafSpine, LinkQueueing, Probes, Stamps, Traffic, probe
 from fabrictime.bench._truth.clocks import KNOT_NS, walk
-from fabrictime.bench.clock.samples import EPOCH_NS, Flush, WindowInput
+from fabrictime.bench.clock.samples import EPOCH_NS, FLUSH_NS, Flush, WindowInput, flushes_of
 from fabrictime.bench.clock.scenarios import SCENARIOS
 from fabrictime.bench.clock.score import EstimatorRun, Fabrictime, Score
 from native.core import ProbeColumns
@@ -38,8 +38,6 @@ ASYMMETRY_NS: Final = 10.0
 OFFSET_NS: Final = 1e9
 DRIFT_PPB: Final = 5_000.0
 WANDER_PPB_PER_SQRT_S: Final = 1.0
-FLUSH_NS: Final = 100_000_000
-APPEND_NS: Final = 1_000_000
 SETTLED: Final = 5
 """Number of first windows that the accuracy leaves out."""
 GOOD_NS: Final = 100.0
@@ -123,7 +121,8 @@ class BurstyFleet:
             edges = np.searchsorted(row[order], np.arange(pair_numbers[0], pair_numbers[-1] + 2))
             at = order[edges[0] : edges[-1]]
             none = np.zeros(len(pair_numbers), np.int32)
-            flushes[name] = self._flushes(index, nic)
+            span_ns = index * WINDOW_NS, (index + 1) * WINDOW_NS
+            flushes[name] = flushes_of(self._truth, nic, span_ns, 1, index * WINDOW_NS // FLUSH_NS)
             last = flushes[name][-1]
             columns[name] = ProbeColumns(
                 nic=name,
@@ -156,15 +155,6 @@ class BurstyFleet:
             there,
             self._truth,
         )
-
-    def _flushes(self, index: int, nic: int) -> list[Flush]:
-        per_window = WINDOW_NS // FLUSH_NS
-        at = index * WINDOW_NS + np.arange(1, per_window + 1) * FLUSH_NS - 2 * APPEND_NS
-        ahead = np.rint(self._truth.ahead_ns(nic, at.astype(np.float64))).astype(np.int64)
-        return [
-            Flush(1, index * per_window + n, EPOCH_NS + t + off, EPOCH_NS + t, EPOCH_NS + t + APPEND_NS)
-            for n, (t, off) in enumerate(zip(at.tolist(), ahead.tolist(), strict=True))
-        ]
 
 
 def scores(nics: int, peers: int, windows: int, seed: int, progress: Progress) -> tuple[Score, Score]:

@@ -119,6 +119,17 @@ class WindowInput:
         return sum(len(columns.sent) for columns in self.columns.values())
 
 
+def flushes_of(
+    truth: Clocks, nic: int, span_ns: tuple[int, int], run: int, first: int = 0, system_ahead_ns: int = 0
+) -> list[Flush]:
+    """Return a prober's flushes of a window, whose batches are numbered from `first` on."""
+    at = np.arange(span_ns[0] + FLUSH_NS, span_ns[1] + 1, FLUSH_NS) - 2 * APPEND_NS
+    ahead = np.rint(truth.ahead_ns(nic, at.astype(np.float64))).astype(np.int64)
+    times = (truth.epoch_ns[nic] + at + ahead, EPOCH_NS + at + system_ahead_ns, EPOCH_NS + at + APPEND_NS)
+    rows = zip(*(time.tolist() for time in times), strict=True)
+    return [Flush(run, number, *row) for number, row in enumerate(rows, first)]
+
+
 def simulate(scenario: Scenario, windows: int | None = None, seed: int = 1) -> Iterator[WindowInput]:
     """Yield the first `windows` windows of a scenario, or all of them if None."""
     fleet = _Fleet(scenario, seed)
@@ -245,7 +256,10 @@ class _Fleet:
         probed = np.zeros(n, np.bool_)
         for nic in np.flatnonzero(alive).tolist():
             name = self.truth.names[nic]
-            flushes[name] = self._flushes(nic, start, end)
+            system_ahead_ns = round(float(self.system_ahead_ns[nic]))
+            batches = int(self.runs[nic]), int(self.batches[nic])
+            flushes[name] = flushes_of(self.truth, nic, (start, end), *batches, system_ahead_ns)
+            self.batches[nic] += len(flushes[name])
             batch = self._samples(nic, start, open_[nic], lie[nic], flushes[name][-1])
             columns[name] = _spoiled(batch, bad_share, self.rng) if bad_share else batch
             reached = [self.truth.index[peer] for peer in batch.peers]
@@ -263,19 +277,6 @@ class _Fleet:
             probed,
             self.truth,
         )
-
-    def _flushes(self, nic: int, start: int, end: int) -> list[Flush]:
-        at = np.arange(start + FLUSH_NS, end + 1, FLUSH_NS) - 2 * APPEND_NS
-        ahead = self.truth.ahead_ns(nic, at.astype(np.float64))
-        first = int(self.batches[nic])
-        self.batches[nic] += len(at)
-        system = EPOCH_NS + at + round(float(self.system_ahead_ns[nic]))
-        late = EPOCH_NS + at + APPEND_NS
-        clock = self.truth.epoch_ns[nic] + at + np.rint(ahead).astype(np.int64)
-        return [
-            Flush(int(self.runs[nic]), first + i, *readings)
-            for i, readings in enumerate(zip(clock.tolist(), system.tolist(), late.tolist(), strict=True))
-        ]
 
     def _samples(
         self, nic: int, start: int, reach: NDArray[np.bool_], lie: Float64s, flush: Flush
