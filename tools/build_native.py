@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -36,7 +37,7 @@ def main() -> int:
     env = os.environ | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"}
     with (BUILD / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (BUILD / "build.ninja").exists():
+        if not (BUILD / "build.ninja").exists() or _has_new_mpi(env["PATH"]):
             print("fabrictime: configuring native/", flush=True)
             _run([str(bin_dir / "cmake"), "-S", str(ROOT), "-B", str(BUILD), "-G", "Ninja",
                   "-DFABRICTIME_IN_PLACE=ON", f"-DPython_EXECUTABLE={sys.executable}"], env)  # fmt: skip
@@ -44,6 +45,12 @@ def main() -> int:
         if sys.prefix != sys.base_prefix and Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():
             _link(bin_dir)
     return 0
+
+
+def _has_new_mpi(path: str) -> bool:
+    """Return whether an MPI was installed since the build was configured: its profiler is built, too."""
+    profiler = ROOT / "native/mpi/libfabrictime-mpi.so"
+    return shutil.which("mpicc", path=path) is not None and not profiler.exists()
 
 
 def _run(command: list[str], env: dict[str, str], *, is_verbose: bool = False) -> None:

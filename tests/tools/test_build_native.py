@@ -36,3 +36,15 @@ def test_the_command_and_the_path_are_written_once(tmp_path, monkeypatch):
         check=False,
     )
     assert done.returncode == 0
+
+
+def test_an_mpi_that_was_installed_later_has_its_profiler_built(tmp_path, monkeypatch):
+    monkeypatch.setattr(build_native, "ROOT", tmp_path)
+    assert not build_native._has_new_mpi(str(tmp_path))
+    (tmp_path / "mpicc").write_text("#!/bin/sh\n")
+    (tmp_path / "mpicc").chmod(0o755)
+    assert build_native._has_new_mpi(str(tmp_path))
+    profiler = tmp_path / "native/mpi/libfabrictime-mpi.so"
+    profiler.parent.mkdir(parents=True)
+    profiler.touch()
+    assert not build_native._has_new_mpi(str(tmp_path))
