@@ -225,7 +225,7 @@ class Tour:
     def _collision(self, step: Step) -> None:
         link = self._next_link(ascending=True)
         fabric, name = self._fabric, self._fabric.name(link)
-        transfers = meeting_transfers(fabric, link, self._path_of, self._draw)
+        transfers = meeting_transfers(fabric, link, self._control.tcp_route, self._draw)
         rate = bps_text(transfers[0].spec(fabric, step.min_s)["rate_bps"])
         pairs = " and ".join(f"{transfer.source} > {transfer.destination}" for transfer in transfers)
         injected = (
@@ -380,11 +380,6 @@ class Tour:
 
     def _state(self, cable: str) -> LinkState | None:
         return self._follower.states().get(cable)
-
-    def _path_of(self, source: str, destination: str, sport: int, dport: int) -> list[str]:
-        ports: dict[str, Any] = {"sport": sport, "dport": dport, "protocol": "tcp", "likely": True}
-        links: list[str] = self._control.ask("path", source=source, destination=destination, **ports)
-        return links
 
     def _monotonic_s(self, wall_ns: int) -> float:
         return wall_ns / 1e9 - self._wall_s

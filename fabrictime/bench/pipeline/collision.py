@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any, Final
+from typing import Final
 
 from fabrictime.bench import Progress, Value
 from fabrictime.bench._fabric import CannotRun
@@ -88,8 +88,7 @@ def _ports(
     """Draw source and destination port of a flow over a link. Raises CannotRun."""
     dport = chance.randrange(40_000, 45_000)
     for sport in chance.sample(PORTS, TRIED):
-        flow: dict[str, Any] = {"source": source, "destination": destination, "sport": sport, "dport": dport}
-        if link in control.ask("path", **flow, protocol="tcp", likely=True):
+        if link in control.tcp_route(source, destination, sport, dport):
             return sport, dport
     raise CannotRun(f"none of {TRIED} source ports leads from {source} over {link}")
 

@@ -104,7 +104,7 @@ class FakeControl:
             self.log.health[cable_id(link)] = "UP"
         return [{"clear_end_ns": time.time_ns()}]
 
-    def _path(self, sport: int, **values: Any) -> list[str]:
+    def tcp_route(self, source: str, destination: str, sport: int, dport: int) -> list[str]:
         return [LINKS[sport % 4]]
 
 
