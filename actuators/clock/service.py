@@ -24,6 +24,7 @@ from schemas.process_part import Part, own_process
 from schemas.records import ClockOffsets, ClockSync, Nic
 from schemas.service_notifier import ServiceNotifier
 from schemas.stop_request import StopRequest
+from schemas.units import counted
 
 _log = logging.getLogger(__name__)
 
@@ -247,6 +248,6 @@ def _status(pages: list[HostPage], consumer: ClockConsumer) -> str:
     disciplined = "".join(f"; {page.discipline.status}" for page in pages if page.discipline is not None)
     unreadable = "".join(f"; {line}" for page in pages for line in page.sources.unreadable.values())
     return (
-        f"{len(pages)} clock pages: {counts}{worst}, {steps} steps, {consumer.rejected} refused"
+        f"{counted(len(pages), 'clock page')}: {counts}{worst}, {steps} steps, {consumer.rejected} refused"
         f"{disciplined}{unreadable}"
     )

@@ -49,7 +49,9 @@ GONE_STOP_S: Final = 1.0
 LOG_LIMIT_BYTES: Final = 4 << 20
 TAIL_LINES: Final = 12
 MAX_FAULT: Final = 300
-"""Largest number of characters of a fault or status that are kept."""
+"""Largest number of characters of a fault that are kept."""
+MAX_STATUS: Final = 1_500
+"""The same of a status: that of an agent is made of those of its parts."""
 _LOG_PREFIX: Final = re.compile(r"^(\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ [\w.]+: |fabrictime: )")
 """The prefix, before the message itself, of a line that a child logs."""
 _TICK_S: Final = 0.5
@@ -434,7 +436,7 @@ class Supervisor:
             return
         for variable, value in node.socket.messages(node.pid or -1):
             if variable == "STATUS":
-                node.status = value[:MAX_FAULT]
+                node.status = value[:MAX_STATUS]
             elif variable == "X_FAULT":
                 node.reported_fault = value or None
                 self._set_fault(node, node.reported_fault)

@@ -23,6 +23,7 @@ from schemas.process_part import Part, own_process
 from schemas.records import Nic
 from schemas.service_notifier import ServiceNotifier
 from schemas.topics import INVENTORY, Topic
+from schemas.units import counted
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +48,8 @@ class HostPublisher(ProbePublisher):
         refused = sum(count.get(name, 0) for count in counts for name in REFUSED_COUNTERS)
         fewest = min(state[0] for state in self._states.values())
         self._notifier.notify(
-            f"STATUS={len(counts)} NICs, at least {fewest} peers each, {samples:.0f} samples, "
-            f"{lost:.0f} lost, {refused:.0f} refused, {self.producer.status}"
+            f"STATUS={counted(len(counts), 'NIC')}, at least {counted(fewest, 'peer')} each, "
+            f"{samples:.0f} samples, {lost:.0f} lost, {refused:.0f} refused, {self.producer.status}"
         )
 
     def forget(self, name: str) -> None:

@@ -246,6 +246,16 @@ def _gone(pid):
         return True
 
 
+async def test_a_status_of_many_parts_is_whole(supervised, child, until):
+    """An agent's status names all of its parts: 300 characters showed half of them."""
+    body = "notify('STATUS=' + '; '.join(f'part {n}: {n} messages wait' for n in range(30)) + '\\nREADY=1')"
+    supervised.add(child("agent", f"{body}; time.sleep(300)"))
+    await supervised.start()
+    status = await until(lambda: row(supervised, "agent")["status"])
+    await supervised.stop()
+    assert status.endswith("part 29: 29 messages wait")
+
+
 async def test_kill_ends_all_at_once(supervised, child):
     supervised.add(
         child("stubborn", "signal.signal(signal.SIGTERM, signal.SIG_IGN); notify('READY=1'); time.sleep(300)")
