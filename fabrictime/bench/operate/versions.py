@@ -62,7 +62,7 @@ class MixedWatch(Watch):
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Upgrade the worker and its stages, roll back, and return the figures, in at most six minutes."""
+    """Upgrade the worker and its stages, roll back, and return the figures; takes 4 to 8 minutes."""
     with tempfile.TemporaryDirectory(prefix="ft-versions-") as name:
         folder = Path(name)
         progress("versions: two copies of the code")
