@@ -72,7 +72,13 @@ _TABLE: Final = (
     ),
     Threshold("grey_window_s", 2, 0.5, 60, "s over which partial loss is counted"),
     Threshold("grey_clear_s", 5, 0.5, 3600, "s below half of grey_loss_percent until a GREY link is UP"),
-    Threshold("flaps_max", 8, 1, 4096, "times that a link may go down within an hour before it is FLAPPING"),
+    Threshold(
+        "flaps_max",
+        8,
+        1,
+        4096,
+        "times that a link may go down within an hour before it is FLAPPING; 5 times within 10 s are enough",
+    ),
     Threshold(
         "contention_delay_us",
         50,

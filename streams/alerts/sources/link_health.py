@@ -15,6 +15,7 @@ from schemas.records import AlertKind, DetectedBy, Evidence, HealthKind, LinkHea
 from schemas.topics import LINK_HEALTH
 from streams.alerts.book import DETECTED, AlertBook, OpenAlert, clock_text, evidence_ref
 from streams.alerts.rules import MAX_CLEAR_NS, MAX_FLAP_DOUBLINGS, NEVER_NS
+from streams.runtime.flaps import is_flapping
 from streams.runtime.shared_risk import DOWN_CABLES
 
 DEATHS: Final = {
@@ -100,9 +101,8 @@ class LinkHealthAlerts:
     def _wanted_kind(self, record: LinkHealth) -> AlertKind | None:
         """Return the kind of alert that a record calls for; None if it calls for no alert."""
         state = record["state"]
-        often = (
-            record["kind"] == HealthKind.LINK and record["flaps_hour"] > self._book.thresholds["flaps_max"]
-        )
+        max_flaps = self._book.thresholds["flaps_max"]
+        often = record["kind"] == HealthKind.LINK and is_flapping(record["flap_ns"], max_flaps)
         if state == LinkState.FLAPPING or (often and state == LinkState.DOWN):
             return AlertKind.LINK_FLAPPING
         if state == LinkState.DOWN:

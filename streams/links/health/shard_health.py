@@ -49,6 +49,7 @@ from streams.links.rules import (
     UNEXPLAINED_GAP_NS,
     WARM_UP_NS,
 )
+from streams.runtime.flaps import is_flapping
 from streams.runtime.loss_rates import NOTHING
 from streams.runtime.thresholds import Thresholds
 
@@ -384,9 +385,9 @@ class ShardHealth:
     def _age(self, s: Subject, now_ns: int) -> None:
         table, max_flaps = self._table, self.thresholds["flaps_max"]
         table.age_flaps(s, now_ns)
-        if s.state == LinkState.FLAPPING and len(s.flaps) <= max_flaps:
+        if s.state == LinkState.FLAPPING and not is_flapping(s.flaps, max_flaps):
             table.settle(s, now_ns, now_ns, s.detected_by)
-        elif s.state == LinkState.UP and len(s.flaps) > max_flaps:
+        elif s.state == LinkState.UP and is_flapping(s.flaps, max_flaps):
             table.settle(s, now_ns, s.since_ns, s.detected_by)
         forget_ns = self.thresholds.ns("forget_s")
         away_ns = now_ns - s.since_ns if s.state == LinkState.DOWN else 0

@@ -19,6 +19,7 @@ from streams.links.health.text import clock_text, count_text, loss_text, subject
 from streams.links.localise.fault import Fault
 from streams.links.localise.sizes import SizeLimit
 from streams.links.rules import FLAP_WINDOW_NS, MAX_FLAPS, MAX_TEXT, PAUSE_NS, STALE_NS
+from streams.runtime.flaps import is_flapping
 from streams.runtime.loss_rates import NOTHING, ClassRate, Lossy
 from streams.runtime.thresholds import Thresholds
 from streams.runtime.units import NS_PER_S
@@ -232,7 +233,7 @@ class SubjectTable:
         self.age_flaps(s, now_ns)
         self._change(s, LinkState.DOWN, begin_ns, now_ns)
         s.text = f"{self._name_text(s)} is down since {self.clock(begin_ns)}: {cause}"
-        if len(s.flaps) > self.thresholds["flaps_max"]:
+        if is_flapping(s.flaps, self.thresholds["flaps_max"]):
             s.text += f"; it flapped {len(s.flaps)} times within the past hour"
         self.publish(s, now_ns)
 
@@ -244,7 +245,7 @@ class SubjectTable:
         self.age_flaps(s, now_ns)
         lossy = bool(s.grey or s.size_limits)
         state = LinkState.GREY if lossy else LinkState.UP
-        if len(s.flaps) > self.thresholds["flaps_max"]:
+        if is_flapping(s.flaps, self.thresholds["flaps_max"]):
             state = LinkState.FLAPPING
         if state == s.state:
             if state != LinkState.UP:  # it loses packets, or drops large ones, in addition or no longer

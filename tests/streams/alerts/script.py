@@ -38,7 +38,8 @@ class Script:
         self.inputs: list[Input] = []
         self.now_ns = T0
         self._seq: dict[str, int] = {}
-        self._flaps: dict[str, int] = {}
+        self.flap_ns: dict[str, list[int]] = {}
+        """Times at which each subject went down, ns."""
 
     def wait(self, seconds: float) -> Script:
         self.now_ns += round(seconds * S)
@@ -46,8 +47,9 @@ class Script:
 
     def health(self, subject: str, state: str, kind: str = "LINK", loss: float = 0.0, **more: Any) -> Script:
         seq = self._seq[subject] = self._seq.get(subject, 0) + 1
-        flaps = self._flaps[subject] = self._flaps.get(subject, 0) + (state == "DOWN")
         at_ns = self.now_ns + SHIFT
+        flap_ns = self.flap_ns.setdefault(subject, [])
+        flap_ns += [at_ns] if state == "DOWN" else []
         record = {
             "subject": subject, "kind": kind, "shard": "fabric", "seq": seq, "state": state, "before": "UP",
             "links": [subject.replace("<>", ">")] if kind == "LINK" else [],
@@ -55,7 +57,8 @@ class Script:
             "since_ns": at_ns - 20 * MS, "evaluated_ns": at_ns, "loss_rate": loss or None,
             "classes": [],
             "max_packet_bytes": None,
-            "flaps_hour": flaps, "flaps_total": flaps, "detected_by": "PROBES",
+            "flaps_hour": len(flap_ns), "flaps_total": len(flap_ns), "flap_ns": list(flap_ns),
+            "detected_by": "PROBES",
             "text": f"{subject} is {state}",
         }  # fmt: skip
         codec.encode(LINK_HEALTH.record, record)

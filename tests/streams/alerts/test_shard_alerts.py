@@ -51,7 +51,7 @@ def scripts(draw: st.DrawFn) -> list[Input]:
         else:
             other = draw(st.sampled_from([s for s in ("UP", "DOWN", "GREY") if s != state[subject]]))
             state[subject] = other
-            often = script._flaps.get(subject, 0) > 8 and other == "UP"
+            often = len(script.flap_ns.get(subject, [])) > 8 and other == "UP"
             script.health(subject, "FLAPPING" if often else other, loss=0.03 if other == "GREY" else 0.0)
     return script.inputs
 

@@ -111,7 +111,7 @@ def test_a_link_that_flaps_is_few_alerts_and_then_one() -> None:
     script = Script()
     for _ in range(12):
         script.health(cable(2, 3), "DOWN").wait(1)
-        up = "FLAPPING" if script._flaps[cable(2, 3)] > 8 else "UP"
+        up = "FLAPPING" if len(script.flap_ns[cable(2, 3)]) > 8 else "UP"
         script.health(cable(2, 3), up).wait(15)
     records = play(script.inputs, rest_s=1)
     raised = [(r["kind"], r["raised_ns"]) for r in records if r["update"] == 0]

@@ -20,20 +20,36 @@ def flap(it: Watched, link: int, times: int) -> None:
 
 
 def test_a_link_that_flaps_is_flapping_and_its_flaps_are_counted() -> None:
-    it = small()
+    it = small(thresholds={"flaps_max": 3})
     it.run(WARM)
     cable = it.cable("leaf2", "spine3")
-    flap(it, it.link("leaf2", "spine3"), 8)
+    flap(it, it.link("leaf2", "spine3"), 3)
     assert it.state(cable) == "UP"
     flap(it, it.link("leaf2", "spine3"), 1)
     assert it.state(cable) == "FLAPPING"
     record = it.last(cable)
-    assert (record["flaps_hour"], record["flaps_total"], len(record["flap_ns"])) == (9, 9, 9)
-    assert record["text"] == "leaf2 to spine3 flapped 9 times within the past hour"
+    assert (record["flaps_hour"], record["flaps_total"], len(record["flap_ns"])) == (4, 4, 4)
+    assert record["text"] == "leaf2 to spine3 flapped 4 times within the past hour"
     hour_later = it.probes.now_ns + 3600 * S
     it._keep(it.health.evaluate(hour_later))
     assert it.state(cable) == "UP"
-    assert it.last(cable)["flaps_total"] == 9
+    assert it.last(cable)["flaps_total"] == 4
+
+
+def test_five_flaps_within_ten_seconds_are_enough_as_for_switches() -> None:
+    it = small()
+    it.run(WARM)
+    cable = it.cable("leaf2", "spine3")
+    flap(it, it.link("leaf2", "spine3"), 4)
+    assert it.state(cable) == "UP"
+    flap(it, it.link("leaf2", "spine3"), 1)
+    assert it.state(cable) == "FLAPPING"
+    assert it.last(cable)["text"] == "leaf2 to spine3 flapped 5 times within the past hour"
+    recovered = ShardHealth("fabric", it.health.thresholds, "links/0")
+    recovered.recover([it.last(cable)])
+    assert recovered.subjects[cable].state == "FLAPPING"
+    it._keep(it.health.evaluate(it.probes.now_ns + 3600 * S))
+    assert it.state(cable) == "UP"
 
 
 @pytest.mark.parametrize("seed", draws(range(4)))
@@ -66,7 +82,7 @@ def test_flaps_are_counted_once_whenever_the_worker_dies_and_how_much_it_reads_a
     assert it.ever_in("DOWN") == {cable}
     record = it.last(cable)
     assert (record["flaps_total"], record["flaps_hour"]) == (6, 6)
-    assert record["state"] == "UP"
+    assert record["state"] == "FLAPPING"
     assert record["seq"] == 12
 
 
