@@ -6,10 +6,16 @@ result is a list of columns.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+for _library in ("clickhouse_connect.driver._backend.http_sync", "urllib3.connectionpool"):
+    # They warn at each query that a server does not answer; `ClickHouse` logs that once.
+    logging.getLogger(_library).setLevel(logging.ERROR)
 
 Columns = Sequence[Sequence[Any]]
 
@@ -49,7 +55,10 @@ _REFUSED = {192, 193, 194, 497, 516}  # unknown user, wrong or missing password,
 
 
 class ClickHouse:
-    """History through clickhouse-connect. It connects at the first query and reconnects after a failure."""
+    """History through clickhouse-connect. It connects at the first query and reconnects after a failure.
+
+    The log gets one line when the history begins to fail, and one when it answers again.
+    """
 
     def __init__(self, connect: Callable[[], Any], url: str, database: str) -> None:
         self.database = database
@@ -57,6 +66,8 @@ class ClickHouse:
         self._url = url
         self._client: Any = None
         self._lock = threading.Lock()
+        self._failure = ""
+        """The failure that was logged last; empty while the history answers."""
 
     def columns(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Columns:
         """Return the columns of a query's result. Raises HistoryError. Thread-safe."""
@@ -65,7 +76,10 @@ class ClickHouse:
             result = client.query(sql, parameters=dict(parameters or {}), column_oriented=True)
         except Exception as error:
             self.close()
-            raise sort_error(error, self._url) from error
+            failure = sort_error(error, self._url)
+            self._log_failure(str(failure) if isinstance(failure, HistoryDown | HistoryRefused) else "")
+            raise failure from error
+        self._log_failure("")
         return result.result_columns or [[] for _ in result.column_names]
 
     def close(self) -> None:
@@ -74,6 +88,15 @@ class ClickHouse:
             client, self._client = self._client, None
         if client is not None:
             client.close()
+
+    def _log_failure(self, failure: str) -> None:
+        """Log a failure that is new, or its end."""
+        with self._lock:
+            previous, self._failure = self._failure, failure
+        if failure and failure != previous:
+            log.warning("%s", failure)
+        elif previous and not failure:
+            log.info("history at %s answers again", self._url)
 
     def _connected(self) -> Any:
         with self._lock:

@@ -92,6 +92,29 @@ def test_the_next_query_after_a_failure_connects_again() -> None:
     assert made[1].closed
 
 
+def test_a_history_that_does_not_answer_is_logged_once_and_so_is_its_return(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clients = iter([*(Client(True) for _ in range(3)), *(Client(False) for _ in range(2))])
+    history = ClickHouse(lambda: next(clients), URL, "fabrictime")
+    caplog.set_level("INFO")
+    for _ in range(3):
+        with pytest.raises(HistoryDown):
+            history.columns("SELECT a")
+    for _ in range(2):
+        history.columns("SELECT a")
+    lines = [f"history at {URL} does not answer", f"history at {URL} answers again"]
+    assert [record.message for record in caplog.records] == lines
+
+
+def test_the_library_does_not_warn_at_each_query(caplog: pytest.LogCaptureFixture) -> None:
+    history = connect_http("http://127.0.0.1:9", "reader", None, "fabrictime", 1.0, 1)
+    for _ in range(2):
+        with pytest.raises(HistoryDown):
+            history.columns("SELECT 1")
+    assert [record.name for record in caplog.records] == ["fabrictime.web.history_client"]
+
+
 def test_an_unreadable_token_is_a_refusal_that_names_the_file(tmp_path: Path) -> None:
     history = connect_http(URL, "reader", tmp_path / "none.token", "fabrictime", 1.0, 1)
     with pytest.raises(HistoryRefused, match=r"none\.token cannot be read: No such file"):
