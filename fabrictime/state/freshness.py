@@ -15,11 +15,15 @@ DELAYS: Final = "delays and clocks"
 
 @dataclass(frozen=True, slots=True)
 class HistoryAge:
-    """The age of the newest window in the history, s; None if it is not known. `fault`: why it is not."""
+    """The age of the newest window in the history, s; None if it is not known. `fault`: why it is not.
+
+    `is_read`: the history has answered, or it is not asked.
+    """
 
     seconds: float | None = None
     fault: str = ""
     stale_after_s: float = 5.0
+    is_read: bool = True
 
     @property
     def is_late(self) -> bool:
@@ -42,8 +46,8 @@ def consequence(verdict: Verdict, history: HistoryAge = CURRENT, log_age_s: floa
     late = {name: text for name, text in states.items() if text}
     if not late:
         return ""
-    current = [name for name in states if name not in late]
-    if len(set(late.values())) == 1 and not current:
+    current = [name for name in states if name not in late and (name != DELAYS or history.is_read)]
+    if len(set(late.values())) == 1 and len(late) == len(states):
         return f"Links, alerts, delays and clocks {next(iter(late.values()))}."
     parts = [f"{name} {text}" for name, text in late.items()] + [f"{name} are current" for name in current]
     sentence = "; ".join(parts)

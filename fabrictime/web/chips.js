@@ -1,9 +1,13 @@
 // A row of chips, each a link or a button, that changes through put() without a new rendering of the page.
-// put({chips}), each [key, text, address or ""]; emits `ready`, and `pick` with a key.
+// put({chips}), each [key, text, address or ""]. `first`: the chips to show once it is mounted. Emits `ready`, and `pick` with a key.
 export default {
   template: `<div class="ft-chips"></div>`,
+  props: { first: Object },
   emits: ["ready", "pick"],
-  mounted() { this.$emit("ready"); },
+  mounted() {
+    if (this.first) this.put(this.first);
+    this.$emit("ready");
+  },
   methods: {
     put({ chips }) {
       this.$el.replaceChildren(...chips.map(([key, text, address]) => {

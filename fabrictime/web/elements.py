@@ -9,6 +9,7 @@ from typing import Any
 
 from nicegui import ui
 
+from fabrictime.web.first_paint import ID
 from fabrictime.web.widgets import Cell, LiveTable, LiveText, Row, Section
 
 READING = "Reading the history …"
@@ -16,15 +17,23 @@ READING = "Reading the history …"
 CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 
 
-HEAD = """<script>document.documentElement.lang = "en";
-new MutationObserver(() => {
+HEAD = f"""<style>{CSS}</style><style>#{ID} ~ #esm-fallback {{ display: none; }}</style>
+<script>document.documentElement.lang = "en";
+try {{
+  const scheme = localStorage.getItem("fabrictime-scheme") ?? "system";
+  if (scheme !== "system") document.documentElement.style.colorScheme = scheme;
+}} catch {{}}
+new MutationObserver(() => {{
+  if (document.getElementById("app")?.firstChild) document.getElementById("{ID}")?.remove();
   const parts = ".q-table__middle:not([tabindex]), .q-table tbody tr:not([tabindex])";
-  for (const part of document.querySelectorAll(parts)) {
+  for (const part of document.querySelectorAll(parts)) {{
     part.tabIndex = 0;
-    part.addEventListener("keydown", (e) => { if (e.key === "Enter" && e.target === part) part.click(); });
-  }
-}).observe(document.documentElement, { childList: true, subtree: true });</script>"""
-"""The language, and rows of tables that the keyboard reaches."""
+    part.addEventListener("keydown", (e) => {{ if (e.key === "Enter" && e.target === part) part.click(); }});
+  }}
+}}).observe(document.documentElement, {{ childList: true, subtree: true }});</script>"""
+"""The style, the language, the reader's colour scheme, the end of the first paint's copy, and rows of tables
+that the keyboard reaches.
+"""
 
 
 def write_address(address: str, adds: bool = True) -> None:

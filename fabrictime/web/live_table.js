@@ -2,7 +2,7 @@
 // rendered again with every change of the page.
 // put({rows}), each [key, cells]; a cell is a text or a list of parts [classes, text, title, values]. Values are
 // drawn as a line in place of the text; a string in their place is an address, and the text becomes a link.
-// Emits `ready`, and `pick` with the key of a clicked row (or Enter).
+// `first`: the rows to show once it is mounted. Emits `ready`, and `pick` with the key of a clicked row (or Enter).
 const SPARK = { width: 110, height: 24 };
 
 function spark(values) {
@@ -30,10 +30,11 @@ function fill(td, cell) {
 
 export default {
   template: `<div class="ft-rows" :tabindex="picks ? null : 0" hidden><table><thead v-if="head"><tr><th v-for="c in columns" :style="{textAlign: c[1]}">{{ c[0] }}</th></tr></thead><tbody></tbody></table></div>`,
-  props: { columns: Array, head: Boolean, picks: Boolean },
+  props: { columns: Array, head: Boolean, picks: Boolean, first: Object },
   emits: ["ready", "pick"],
   mounted() {
     this.known = new Map();
+    if (this.first) this.put(this.first);
     this.$emit("ready");
   },
   methods: {

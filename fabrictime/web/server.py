@@ -291,6 +291,7 @@ def _add_tabs(context: AppContext) -> None:
     from starlette.responses import HTMLResponse
 
     from fabrictime.web.elements import HEAD
+    from fabrictime.web.first_paint import first_html
     from fabrictime.web.tabs.actions.view import ActionsChoice, ActionsTab
     from fabrictime.web.tabs.alerts.view import AlertsChoice, AlertsTab
     from fabrictime.web.tabs.audit.view import AuditChoice, AuditTab
@@ -312,6 +313,8 @@ def _add_tabs(context: AppContext) -> None:
             tab.at_time(TimeChoice.parse(query, time.time_ns()))
             ui.add_head_html(HEAD)
             tab.build()
+            tab.show_first()
+            ui.add_body_html(first_html(client.content))
 
             async def connected() -> None:
                 context.tabs.add(id(tab))

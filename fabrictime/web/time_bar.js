@@ -38,17 +38,17 @@ function listenOnce() {
 
 export default {
   template: `<div class="ft-time" role="group" aria-label="Time">
-<button type="button" class="ft-time-live" data-testid="time-live">Live</button>
+<button type="button" class="ft-time-live" aria-pressed="true" data-testid="time-live">Live</button>
 <button type="button" class="ft-time-step" data-testid="time-pause" aria-label="Pause updates" title="pause updates">❙❙</button>
 <button type="button" class="ft-time-step" data-testid="time-before" aria-label="Previous mark" title="previous alert or decision">|◀</button>
-<button type="button" class="ft-time-step" data-testid="time-play" aria-label="Play forward" title="play forward">▶</button>
+<button type="button" class="ft-time-step" data-testid="time-play" aria-label="Play forward" title="play forward" hidden>▶</button>
 <button type="button" class="ft-time-step" data-testid="time-after" aria-label="Next mark" title="next alert or decision">▶|</button>
-<select class="ft-time-choice" data-testid="time-speed" aria-label="Speed"></select>
-<div class="ft-time-track"><div class="ft-time-marks" aria-hidden="true"></div><input type="range" step="1000" aria-label="Moment" data-testid="time-slider"></div>
-<output class="ft-time-text" data-testid="time-text"></output>
-<select class="ft-time-choice" data-testid="time-range" aria-label="Span of the slider"></select>
+<select class="ft-time-choice" data-testid="time-speed" aria-label="Speed" hidden></select>
+<div class="ft-time-track"><div class="ft-time-marks" aria-hidden="true"></div><input type="range" max="1" value="1" aria-label="Moment" data-testid="time-slider"></div>
+<output class="ft-time-text" data-testid="time-text">now</output>
+<select class="ft-time-choice" data-testid="time-range" aria-label="Span of the slider"><option>last 1 h</option></select>
 <input type="text" size="19" maxlength="19" autocomplete="off" spellcheck="false" class="ft-time-choice ft-time-pick" data-testid="time-pick" aria-label="Moment, UTC" title="any moment, UTC">
-<button type="button" class="ft-time-step" data-testid="scheme"></button>
+<button type="button" class="ft-time-step" data-testid="scheme">◐</button>
 <div class="ft-time-note" data-testid="time-note" hidden></div></div>`,
   emits: ["ready", "seek"],
   mounted() {
@@ -60,6 +60,8 @@ export default {
     this.state = { now: Date.now(), at: null, end: null, range: 3600, marks: [], note: "" };
     this.offset = 0; this.playing = false; this.waits = false;
     this.aliveMs = null; // when the page was last connected, ms; null before the first message
+    this.sliderPart.step = 1000;
+    this.rangePart.replaceChildren();
     for (const [seconds, name] of RANGES) this.rangePart.add(new Option(`last ${name}`, seconds));
     for (const factor of SPEEDS) this.speedPart.add(new Option(`${factor}×`, factor));
     this.speedPart.value = 10;

@@ -65,6 +65,8 @@ class IncrementalElement(Element):
 
     def _on_ready(self) -> None:
         self._ready = True
+        with self._props.suspend_updates():
+            self._props.pop("first", None)
         self.update()
 
 
@@ -127,8 +129,11 @@ class LiveList(IncrementalElement, Generic[T]):
         """Show these items in this order."""
         if items != self._shown:
             self._shown = items
-            if self._ready:  # otherwise `_on_ready` sends the items
+            if self._ready:
                 self.update()
+            else:  # shown as soon as the component is mounted
+                with self._props.suspend_updates():
+                    self._props["first"] = self.state()
 
 
 class Chips(LiveList[tuple[str, str, str]], component="chips.js"):

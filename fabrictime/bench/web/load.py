@@ -36,6 +36,7 @@ from fabrictime.bench.web._recorded import (
     wait_until,
     write_log,
 )
+from fabrictime.state.fabric_consumer import TOPICS_READ
 from producers.sim.settings import JobSettings, SimSettings
 from schemas.kafka.producer import open_producer
 from schemas.kafka.settings import as_settings
@@ -49,6 +50,8 @@ LEAD: Final = 1.5
 """Time after which publishing begins, over the time that making the records is expected to take."""
 TABS: Final = ("now", "fabric", "contention", "jobs", "actions", "alerts")
 """Tabs whose first figures come from the log; those of the others come from the history."""
+READ: Final = frozenset(topic.name for topic in TOPICS_READ)
+"""Topics that the page reads from the log. Those of its history are not published: there is none."""
 LOADS: Final = 20
 TAB_S: Final = 4.0
 VIEWERS: Final = 10
@@ -238,7 +241,11 @@ def _live_page(nics: int, progress: Progress) -> Iterator[str]:
     """Run the page on a log that gets a fleet's records in real time for `LIVE_S`; yield its address."""
     job = JobSettings(name="train", nics=max(2, nics // 4), bytes=1e8)
     begin_s = time.monotonic()
-    records = recorded(SimSettings(nics=nics, jobs=(job,), rate_pps=20), PERIOD_S, time.time_ns())
+    records = [
+        record
+        for record in recorded(SimSettings(nics=nics, jobs=(job,), rate_pps=20), PERIOD_S, time.time_ns())
+        if record.topic in READ
+    ]
     progress(f"{nics} NICs: {PERIOD_S} s simulated in {time.monotonic() - begin_s:.0f} s")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fabrictime-bench-web-")))

@@ -174,6 +174,12 @@ class Tab(ABC, Generic[TabChoice]):
         if self._now_context.past is not None:
             self._follow_marks()
 
+    def show_first(self) -> None:
+        """Show the present state once, before the browser has connected: its first paint has figures."""
+        self.start()
+        self.start_live()
+        self.stop()
+
     def resume(self) -> None:
         """Send again what `start_live` sends only once; called when the browser reconnects."""
 

@@ -43,6 +43,11 @@ class LiveTab(Tab[TabChoice]):
     def start(self) -> None:
         """Do nothing: live tabs subscribe in `start_live`."""
 
+    def show_first(self) -> None:
+        """Show the present state and the banner once, before the browser has connected."""
+        super().show_first()
+        self._show_banner()
+
     @abstractmethod
     def on_live(self, parts: frozenset[Part]) -> None:
         """Show the changed parts."""

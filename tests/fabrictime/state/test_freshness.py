@@ -32,6 +32,7 @@ def verdict(**late_s: float) -> Verdict:
             HistoryAge(None, "history: refused"),
             "Links and alerts are 14 s old; delays and clocks are not available.",
         ),
+        ({"probes": 14.0}, HistoryAge(None, is_read=False), "Links and alerts are 14 s old."),
     ],
 )
 def test_the_consequence_names_old_and_current_figures(late: dict, history: HistoryAge, text: str) -> None:

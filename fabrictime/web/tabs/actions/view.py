@@ -18,7 +18,7 @@ from fabrictime.state.action_state import WATCH_NS, ActionState, SuppressedActio
 from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.flow_history import Sample
 from fabrictime.state.labels import kind_label
-from fabrictime.web.elements import CSS, card, empty, table, text, toggle
+from fabrictime.web.elements import card, empty, table, text, toggle
 from fabrictime.web.orders import PAUSES, Orders
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.actions.flow_panel import FlowPanel, entry_table
@@ -114,7 +114,6 @@ class ActionsTab(LiveTab[ActionsChoice]):
 
     def build(self) -> None:
         """Create the elements inside the current client."""
-        ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             self.mode = text("", "ft-mode", test="mode")

@@ -12,7 +12,7 @@ from nicegui import ui
 from fabrictime.state.fabric_state import Part, is_cleared, text_now
 from fabrictime.state.health import jobs_of
 from fabrictime.state.labels import arrow, readable
-from fabrictime.web.elements import CSS, card, empty, name_value_table, part, put_values, table, text, toggle
+from fabrictime.web.elements import card, empty, name_value_table, part, put_values, table, text, toggle
 from fabrictime.web.orders import Orders, alert_orders
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.alerts import frames
@@ -62,7 +62,6 @@ class AlertsTab(LiveTab[AlertsChoice]):
 
     def build(self) -> None:
         """Create the elements inside the current client."""
-        ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-alert-grid"):

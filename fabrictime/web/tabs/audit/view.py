@@ -11,7 +11,6 @@ from nicegui.events import GenericEventArguments
 
 from fabrictime.audit.groups import Level
 from fabrictime.web.elements import (
-    CSS,
     card,
     empty,
     link_button,
@@ -87,7 +86,6 @@ class AuditTab(Tab[AuditChoice]):
 
     def build(self) -> None:
         """Create the elements inside the current client."""
-        ui.add_css(CSS)
         with ui.element("div").classes("ft-page ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-fabric-grid ft-audit-grid"):

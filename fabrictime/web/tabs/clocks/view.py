@@ -12,7 +12,7 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from fabrictime.web.chart import NOTHING, LiveChart
-from fabrictime.web.elements import CSS, READING, card, text, toggle
+from fabrictime.web.elements import READING, card, text, toggle
 from fabrictime.web.history_sql import series_period_s
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice, Tab
@@ -99,7 +99,6 @@ class ClocksTab(Tab[ClocksChoice]):
 
     def build(self) -> None:
         """Create the elements inside the current client."""
-        ui.add_css(CSS)
         with ui.element("div").classes("ft-page"):
             self._build_header(KPIS)
             self._build_choice()

@@ -12,7 +12,6 @@ from fabrictime.state.labels import arrow, readable
 from fabrictime.web.addresses import fabric_address
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import (
-    CSS,
     card,
     empty,
     go_to,
@@ -71,7 +70,6 @@ class ContentionTab(LiveTab[ContentionChoice]):
 
     def build(self) -> None:
         """Create the elements inside the current client."""
-        ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-fabric-grid"):

@@ -9,7 +9,7 @@ from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from fabrictime.web.chart import LiveChart
-from fabrictime.web.elements import CSS, READING, card, column, link_button, text, toggle
+from fabrictime.web.elements import READING, card, column, link_button, text, toggle
 from fabrictime.web.history_sql import Direction, series_period_s
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice, Tab
@@ -101,7 +101,6 @@ class DelaysTab(Tab[DelaysChoice]):
 
     def build(self) -> None:
         """Create the elements inside the current client."""
-        ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-grid"):

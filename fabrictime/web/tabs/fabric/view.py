@@ -11,7 +11,7 @@ from fabrictime.state.fabric_state import Part
 from fabrictime.state.labels import readable
 from fabrictime.web.addresses import jobs_address
 from fabrictime.web.chart import FabricMap
-from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle
+from fabrictime.web.elements import card, empty, link_button, part, table, text, toggle
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.fabric import frames
@@ -69,7 +69,6 @@ class FabricTab(LiveTab[FabricChoice]):
 
     def build(self) -> None:
         """Create the elements inside the current client."""
-        ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-fabric-grid"):

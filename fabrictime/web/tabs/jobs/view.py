@@ -12,7 +12,7 @@ from fabrictime.state.fabric_state import Part
 from fabrictime.state.job_state import Interval
 from fabrictime.state.labels import readable
 from fabrictime.web.chart import LiveChart
-from fabrictime.web.elements import CSS, card, empty, link_button, part, table, text, toggle, utc_time
+from fabrictime.web.elements import card, empty, link_button, part, table, text, toggle, utc_time
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.jobs import flow_frames, frames
@@ -104,7 +104,6 @@ class JobsTab(LiveTab[JobsChoice]):
 
     def build(self) -> None:
         """Create the elements inside the current client."""
-        ui.add_css(CSS)
         with ui.element("div").classes("ft-page"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-jobs"):

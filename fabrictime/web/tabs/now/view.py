@@ -11,7 +11,7 @@ from fabrictime.state.action_groups import total_text
 from fabrictime.state.fabric_state import Part
 from fabrictime.state.freshness import HistoryAge
 from fabrictime.state.health import Health, Overview
-from fabrictime.web.elements import CSS, card, empty, go_to, part, table, text
+from fabrictime.web.elements import card, empty, go_to, part, table, text
 from fabrictime.web.history_client import HistoryEmpty
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.service_faults import banner_text
@@ -45,7 +45,6 @@ class NowTab(LiveTab[NowChoice]):
 
     def build(self) -> None:
         """Create the elements inside the current client."""
-        ui.add_css(CSS)
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-now-screen"):
             self._build_header(())
             with ui.element("section").classes("ft-health-line").props("role=status") as self.line:
@@ -151,7 +150,8 @@ class NowTab(LiveTab[NowChoice]):
         if error is not None and not isinstance(error, HistoryEmpty):
             return HistoryAge(None, str(error), stale_after_s)
         age_s = None if figures is None else figures.age_s
-        return HistoryAge(None if age_s is None else float(round(age_s)), "", stale_after_s)
+        is_read = error is not None or figures is not None
+        return HistoryAge(None if age_s is None else float(round(age_s)), "", stale_after_s, is_read)
 
     def _show(self) -> None:
         if self.context.live is None:

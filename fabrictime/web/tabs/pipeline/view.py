@@ -7,7 +7,7 @@ from typing import Final
 
 from nicegui import ui
 
-from fabrictime.web.elements import CSS, text
+from fabrictime.web.elements import text
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice, Tab
 from fabrictime.web.tabs.delays.queries import Fleet, fleet
@@ -41,7 +41,6 @@ class PipelineTab(Tab[PipelineChoice]):
 
     def build(self) -> None:
         """Create the elements inside the current client."""
-        ui.add_css(CSS)
         with ui.element("div").classes("ft-page"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-column"):
