@@ -37,7 +37,7 @@ class Matching(BaseModel, extra="forbid"):
 
 
 class NewNote(BaseModel, extra="forbid"):
-    """What a user notes about the alerts of a subject."""
+    """A user's note about the alerts of a subject."""
 
     subject: str = Field(max_length=512, description="subject or id of an alert, or a unique part of one")
     comment: str = Field("", max_length=2000)

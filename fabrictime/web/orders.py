@@ -91,7 +91,7 @@ PAUSES: Final = (
     Order("revert", "Pause and undo", "/api/v1/pause", "fabrictime pause --revert", {"revert": True}),
     Order("resume", "Resume", "/api/v1/resume", "fabrictime resume"),
 )
-"""What operators do about all action."""
+"""Orders of operators about all action."""
 
 
 class Orders(LiveList[Any], component="orders.js"):

@@ -114,6 +114,7 @@ class QueryPoller:
     async def _poll(self, key: Hashable, query: PolledQuery[Any]) -> None:
         loop = asyncio.get_running_loop()
         idle_since: float | None = None
+        is_new = True  # a page subscribes for its first paint, and again when its browser has connected
         while not self._closed:
             now = time.monotonic()
             if query.subscribers:
@@ -122,7 +123,8 @@ class QueryPoller:
                 idle_since = now
             elif now - idle_since > LINGER_S:
                 break
-            if query.subscribers:
+            if query.subscribers or is_new:
+                is_new = False
                 self.polls += 1
                 query.snapshot = await loop.run_in_executor(self._pool, _run, query.fetch, query.snapshot)
                 for callback in tuple(query.subscribers):

@@ -2,7 +2,7 @@
 
 A collective of n ranks takes at most 2(n - 1) rounds, one after the other, in each of which a message crosses
 the slow pair. A TCP flow also waits one round trip for each doubling of its window. So a slow pair costs an
-operation at most its excess times the rounds. What is more has another cause: one packet in an own full NIC
+operation at most its excess times the rounds. The rest has another cause: one packet in an own full NIC
 proves nothing.
 """
 

@@ -42,7 +42,7 @@ TRUE_KINDS: Final = frozenset({AlertKind.CONTENTION, AlertKind.LATENCY, AlertKin
 
 
 class Watch:
-    """What the log says from a moment on. Pure: takes messages."""
+    """Counts what the log says from a moment on. Pure: takes messages."""
 
     def __init__(self) -> None:
         self.gap_s = 0.0

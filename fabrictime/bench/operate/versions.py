@@ -42,7 +42,7 @@ REJECTS_SHOWN: Final = 6
 
 
 class MixedWatch(Watch):
-    """What the log holds while two versions write to it. Pure: takes messages."""
+    """Counts the log's records and rejects while two versions write to it. Pure: takes messages."""
 
     def __init__(self) -> None:
         super().__init__()

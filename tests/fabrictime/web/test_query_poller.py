@@ -57,6 +57,18 @@ async def test_a_late_subscriber_gets_the_last_answer_at_once(poller: QueryPolle
     assert late == ["answer"]
 
 
+async def test_a_subscriber_that_leaves_and_comes_back_waits_for_no_period(
+    poller: QueryPoller,
+) -> None:
+    """A page subscribes for its first paint, and again when its browser has connected."""
+    poller.subscribe("query", lambda: "answer", lambda _: None, period_s=3600.0)()
+    await asyncio.sleep(0)
+    answers: list[Any] = []
+    poller.subscribe("query", lambda: "another", lambda snapshot: answers.append(snapshot.value))
+    await reached(lambda: answers)
+    assert answers == ["answer"]
+
+
 async def test_slow_queries_neither_pile_up_nor_occupy_the_history(poller: QueryPoller) -> None:
     running, peak, spans = 0, 0, []
     lock = threading.Lock()

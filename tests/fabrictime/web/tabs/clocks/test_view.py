@@ -173,7 +173,7 @@ def test_nothing_yet_then_one_nic_then_its_first_peers(
 ) -> None:
     page = show()
     until("the banner", lambda: browser.text("banner") == "No probes yet: waiting for the first window.")
-    assert browser.text("state-note") == "No clock solved yet."
+    until("the history's answer", lambda: browser.text("state-note") == "No clock solved yet.")
     assert browser.text("bounds") == browser.text("strip") == "Nothing to draw yet."
     history.nics({"h1/eth0": {"clock": "h1/ptp0"}}, now_ns())
     history.clocks(now_ns() - S, {"h1/ptp0": {"state": "UNSYNCED", "bound_ns": 1e9, "pairs": 0}})
