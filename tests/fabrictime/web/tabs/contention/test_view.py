@@ -187,7 +187,7 @@ def test_an_alert_is_counted_on_every_tab_and_its_evidence_opens(
             {"topic": "fabric.link-health", "key": "gone", "at_ns": now, "text": "an old one"},
         ],
     )
-    until("the first tab stands", lambda: browser.text("banner") != "")
+    until("the first tab stands", lambda: browser.text("kpi-age") != "")
     fabric.publish(("fabric.alerts", alert["alert_id"], alert))
     until("counted", lambda: browser.text("badge") == "1")
     for tab in TABS[1:]:
