@@ -1,7 +1,7 @@
 """Builds the readers that decode and check a record in one pass, from its schema.
 
 `native.core.avro` makes the readers, but nothing here imports it: `fabrictime-client` decodes without it. A
-reader gives exactly what `fastavro` and the checks of `schemas.checks` give, or refuses the bytes.
+reader gives the values that `fastavro` and the checks of `schemas.checks` give, or refuses the bytes.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Candidate:
     since_ns: int | None = None
     """Time at which the cause began; None if unknown."""
     is_new: bool = False
-    """Whether the job's baseline is without the cause, so a job as fast as its baseline has not got it."""
+    """Whether the cause began after the baseline: it slows no job that is as fast as its baseline."""
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """NIC pairs that the cause slows; it thus explains why one of them is an outlier."""
     symptoms: dict[Symptom, float] = field(default_factory=dict)

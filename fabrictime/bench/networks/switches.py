@@ -183,10 +183,10 @@ def _routes(testbed: Testbed) -> list[KnownPath]:
 def _aliased(paths: Iterable[KnownPath], link: str) -> tuple[str, ...]:
     """Return a link, followed by the other links that exactly the same routes cross."""
     crossed: dict[str, set[tuple[str, str, int, bool]]] = defaultdict(set)
-    for known in paths:
-        for is_answer, links in enumerate((known.requests, known.answers)):
+    for path in paths:
+        for is_answer, links in enumerate((path.requests, path.answers)):
             for name in links:
-                crossed[name].add((known.nic, known.peer, known.path, bool(is_answer)))
+                crossed[name].add((path.nic, path.peer, path.path, bool(is_answer)))
     return tuple(sorted(other for other in crossed if crossed[other] == crossed[link]))
 
 

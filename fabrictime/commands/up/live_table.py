@@ -142,7 +142,7 @@ def table(
 
 
 def _fleet_parts(view: View, height: int) -> list[RenderableType]:
-    """Return the table of NICs and the fleet's figures. `height`: lines for all but what is notable."""
+    """Return the table of NICs and the fleet's figures. `height`: number of lines for both."""
     from rich.table import Table
     from rich.text import Text
 

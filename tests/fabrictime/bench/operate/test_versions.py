@@ -1,4 +1,4 @@
-"""The bench of mixed versions: what it counts."""
+"""The bench of mixed versions counts rejects, lost decisions and late windows."""
 
 from __future__ import annotations
 
