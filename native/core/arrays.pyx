@@ -12,7 +12,7 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.math cimport isfinite
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -20,6 +20,7 @@ __all__ = ["BadArray", "decode_arrays", "encode_arrays", "first_outside"]
 
 cdef extern from "varint.h" nogil:
     uint8_t *_put "ft_put_varint"(uint8_t *out, int64_t value)
+    const uint8_t *_get "ft_get_varint"(const uint8_t *at, const uint8_t *end, int64_t *value)
 
 cdef enum:
     VARINT = 10  # most bytes of a number
@@ -33,28 +34,6 @@ class BadArray(ValueError):
         self.reason = reason
         self.array = array
         self.detail = detail
-
-
-cdef inline const uint8_t *_get(const uint8_t *at, const uint8_t *end, int64_t *value) noexcept nogil:
-    """NULL: the bytes end before the number does, or it has more than 64 bits (`value` 0 and 1)."""
-    cdef uint64_t found = 0
-    cdef uint8_t byte
-    cdef int shift = 0
-    while shift < 70:
-        if at == end:
-            value[0] = 0
-            return NULL
-        byte = at[0]
-        at += 1
-        if shift == 63 and byte > 1:
-            break
-        found |= <uint64_t>(byte & 0x7F) << shift
-        if byte < 0x80:
-            value[0] = <int64_t>((found >> 1) ^ (0 - (found & 1)))
-            return at
-        shift += 7
-    value[0] = 1
-    return NULL
 
 
 cdef uint8_t *_write(uint8_t *out, const Py_buffer *view, str kind) except NULL:

@@ -18,6 +18,9 @@ from libc.math cimport isfinite
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+cdef extern from "varint.h" nogil:
+    const uint8_t *_get "ft_get_varint"(const uint8_t *at, const uint8_t *end, int64_t *value)
+
 __all__ = [
     "Reader", "Refused", "array_of", "boolean", "byte_string", "enum", "number", "optional", "read", "real", "record",
     "string",
@@ -42,21 +45,12 @@ cdef struct Cursor:
 
 
 cdef inline int64_t _long(Cursor *cursor) except? -1:
-    cdef const uint8_t *at = cursor.at
-    cdef uint64_t bits = 0
-    cdef uint8_t byte
-    cdef int shift = 0
-    while at < cursor.end:
-        byte = at[0]
-        at += 1
-        if shift == 63 and byte > 1:
-            break
-        bits |= <uint64_t>(byte & 0x7F) << shift
-        if byte < 0x80:
-            cursor.at = at
-            return <int64_t>((bits >> 1) ^ (0 - (bits & 1)))
-        shift += 7
-    return _refuse()
+    cdef int64_t value
+    cdef const uint8_t *end = _get(cursor.at, cursor.end, &value)
+    if end == NULL:
+        return _refuse()
+    cursor.at = end
+    return value
 
 
 cdef inline int64_t _length(Cursor *cursor, int64_t longest) except -1:
