@@ -29,7 +29,7 @@ from fabrictime.history.server import main
 from fabrictime.history.settings import HistorySettings
 sys.exit(main(HistorySettings(directory=Path(sys.argv[1]), port=int(sys.argv[2]))))
 """
-DEADLINE_S = 40.0
+DEADLINE_S = 60.0
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
@@ -191,3 +191,9 @@ class Page:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.load(error)
+
+
+def calm(browser: Any, page: Page) -> None:
+    """Neither the browser nor the page's process complained."""
+    assert browser.errors() == []
+    assert "Traceback" not in page.process.log.read_text()

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.fabrictime.evidence import FreshEvidence
+from tests.fabrictime.web.processes import calm
 
 pytestmark = pytest.mark.chromium
 
@@ -37,12 +38,6 @@ def show(fabric: Any, browser: Any, shared_server: Any, start_page: Callable[...
         return pages[0]
 
     return opened
-
-
-def calm(browser: Any, page: Any) -> None:
-    """Neither the browser nor the page's process complained."""
-    assert browser.errors() == []
-    assert "Traceback" not in page.process.log.read_text()
 
 
 def click_row(browser: Any, test: str, expected: str) -> None:

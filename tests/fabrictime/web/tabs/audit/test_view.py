@@ -10,6 +10,7 @@ import pytest
 
 from fabrictime.web.tabs.audit.view import AuditChoice
 from tests.fabrictime.audit.fleets import F, P, finding, fleet, result
+from tests.fabrictime.web.processes import calm
 
 S = 1_000_000_000
 
@@ -54,12 +55,6 @@ def put(history: Any, hosts: int) -> None:
     history.audits(each | {"checked_ns": now_ns} for each in some)
     if hosts >= 20:
         history.audits([detailed])
-
-
-def calm(browser: Any, page: Any) -> None:
-    """Neither the browser nor the page's process complained."""
-    assert browser.errors() == []
-    assert "Traceback" not in page.process.log.read_text()
 
 
 def click(browser: Any, selector: str, expected: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.fabrictime.web.processes import calm
+
 pytestmark = pytest.mark.chromium
 
 S = 1_000_000_000
@@ -39,12 +41,6 @@ def show(
         return page
 
     return opened
-
-
-def calm(browser: Any, page: Any) -> None:
-    """Neither the browser nor the page's process complained."""
-    assert browser.errors() == []
-    assert "Traceback" not in page.process.log.read_text()
 
 
 def fill(history: Any, seconds: int = 20, clocks: int = 12) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fabrictime.evidence import FreshEvidence
+from tests.fabrictime.web.processes import calm
 
 pytestmark = pytest.mark.chromium
 
@@ -34,12 +35,6 @@ def show(fabric: Any, browser: Any, shared_server: Any, start_page: Callable[...
         return page
 
     return opened
-
-
-def calm(browser: Any, page: Any) -> None:
-    """Neither the browser nor the page's process complained."""
-    assert browser.errors() == []
-    assert "Traceback" not in page.process.log.read_text()
 
 
 def drawn(browser: Any, script: str) -> Any:
@@ -85,7 +80,9 @@ def click_cable(browser: Any, a: str, b: str, share: float = 0.5) -> None:
         "const e = document.querySelector('[data-testid=fabric]'), d = e.ft.drawer, n = d.plan.nodes;"
         "const i = d.plan.cables.findIndex((c) => n[c[0]][0] === arguments[0]"
         " && n[c[2]][0] === arguments[1]);"
-        "const b = e.getBoundingClientRect(), p = d.spot(i, arguments[2]);"
+        "const p = d.spot(i, arguments[2]);"
+        "scrollBy(0, e.getBoundingClientRect().top + p[1] - innerHeight / 2);"
+        "const b = e.getBoundingClientRect();"
         "return [b.left + p[0], b.top + p[1]]",
         a,
         b,

@@ -11,6 +11,7 @@ import pytest
 from fabrictime.web.tabs.jobs.view import JobsChoice
 from tests.fabrictime.evidence import FreshEvidence
 from tests.fabrictime.job_records import INTERVAL_NS, JobRecords
+from tests.fabrictime.web.processes import calm
 
 S = 1_000_000_000
 
@@ -58,12 +59,6 @@ def publish(made: JobRecords, count: int = 24, slow_from: int = 16) -> list[Any]
     ]
     made.fabric.publish(*(("fabric.diagnoses", made.job, record) for record in records))
     return records
-
-
-def calm(browser: Any, page: Any) -> None:
-    """Neither the browser nor the page's process complained."""
-    assert browser.errors() == []
-    assert "Traceback" not in page.process.log.read_text()
 
 
 def click_row(browser: Any, test: str, expected: str) -> None:
