@@ -25,7 +25,7 @@ import psutil
 from fabrictime.bench import Figure, Missing, Target, Value, _apache_kafka
 from fabrictime.bench._machine import peak_mb
 from schemas.kafka.admin import create_topic
-from schemas.kafka.producer import load_producer
+from schemas.kafka.producer import load_producer, produce
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.records import Nic
 from schemas.topics import Partitions, Topic
@@ -143,12 +143,7 @@ def _produce(address: str, topic: str, messages: int, size: int, results: Any) -
     results.put(("first produced", time.monotonic()))
     for _ in range(messages):
         payload = random.bytes(size)
-        while True:
-            try:
-                producer.produce(topic, payload, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.05)
+        produce(producer, topic, payload, on_delivery=delivered)
         producer.poll(0)
     producer.flush(_TIMEOUT_S)
     if failed:

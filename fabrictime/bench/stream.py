@@ -23,7 +23,7 @@ from fabrictime.bench._fleet import SyntheticFleet
 from fabrictime.bench._pipeline import Service, embedded_log, stream_worker
 from schemas import codec
 from schemas.kafka.message import Message
-from schemas.kafka.producer import load_producer
+from schemas.kafka.producer import load_producer, produce
 from schemas.kafka.reader import BEGINNING, TopicReader, tail
 from schemas.topics import CLOCK_OFFSETS, DELAYS, PROBES, Topic
 
@@ -120,7 +120,8 @@ def throughput(load: Load, folder: Path, progress: Callable[[str], None]) -> Thr
             _wait_for_window()
             start = time.monotonic()
             for number, (name, value) in enumerate(batches):
-                _produce(producer, name, value)
+                produce(producer, PROBES.name, value, name)
+                producer.poll(0)
                 size += len(value)
                 late = start + 0.9 * number / len(batches) - time.monotonic()
                 if late > 0.002:
@@ -177,16 +178,6 @@ def _producer(bootstrap: str) -> Any:
             "message.max.bytes": 2 * 1024 * 1024,
         },
     )
-
-
-def _produce(producer: Any, name: str, value: bytes) -> None:
-    while True:
-        try:
-            producer.produce(PROBES.name, value, name)
-            producer.poll(0)
-            return
-        except BufferError:
-            producer.poll(0.05)
 
 
 def _last_window(bootstrap: str) -> int:
@@ -252,7 +243,8 @@ def offset_latency_ms(folder: Path, windows: int, nics: int = 64) -> list[float]
                 producer.poll(wait)
             now_ns = time.time_ns()
             name = names[number % nics]
-            _produce(producer, name, fleet.message(name, now_ns - 100_000_000, now_ns, 2))
+            produce(producer, PROBES.name, fleet.message(name, now_ns - 100_000_000, now_ns, 2), name)
+            producer.poll(0)
             number += 1
             due_ns = start_ns + number * 100_000_000 // nics
         producer.flush(10)

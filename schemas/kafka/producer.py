@@ -26,6 +26,16 @@ def open_producer(cluster: KafkaSettings | str, options: Mapping[str, Any]) -> A
     )
 
 
+def produce(producer: Any, topic: str, value: bytes, key: str | bytes | None = None, **more: Any) -> None:
+    """Hand a message to a producer; wait while its queue is full. `more`: arguments of its `produce`."""
+    while True:
+        try:
+            producer.produce(topic, value, key, **more)
+            return
+        except BufferError:
+            producer.poll(0.05)
+
+
 def load_producer(cluster: KafkaSettings | str, options: Mapping[str, Any]) -> Any:
     """Return a producer for load tests, with librdkafka's defaults unless `options` change them."""
     return Producer({**publisher_options(cluster), "log_level": 2, **options})

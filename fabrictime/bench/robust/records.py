@@ -21,7 +21,7 @@ from fabrictime.bench.robust.hostile import HostileMaker
 from fabrictime.runtime import status
 from fabrictime.state.live_figures import View, Watcher
 from schemas.ids import cable_id
-from schemas.kafka.producer import load_producer
+from schemas.kafka.producer import load_producer, produce
 from schemas.kafka.reader import BEGINNING, END, TopicReader, tail
 from schemas.records import LinkHealth, LinkState
 from schemas.topics import CLOCK_OFFSETS, LINK_HEALTH, LINKS, TOPICS
@@ -203,12 +203,7 @@ def _publish(bootstrap: str, maker: HostileMaker, records: int, progress: Progre
             if sent % 100 == 0:
                 time.sleep(max(0.0, begin_s + sent / PUBLISH_PER_S - time.monotonic()))
             message = maker.make()
-            while True:
-                try:
-                    producer.produce(message.topic, message.value, message.key)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
+            produce(producer, message.topic, message.value, message.key)
             if sent % 1000 == 0:
                 producer.poll(0)
             if sent % 50_000 == 0:

@@ -37,8 +37,9 @@ from fabrictime.bench.web._recorded import (
     write_log,
 )
 from fabrictime.state.fabric_consumer import TOPICS_READ
+from fabrictime.web import first_paint
 from producers.sim.settings import JobSettings, SimSettings
-from schemas.kafka.producer import open_producer
+from schemas.kafka.producer import open_producer, produce
 from schemas.kafka.settings import as_settings
 
 NICS: Final = (8, 1_024)
@@ -133,7 +134,7 @@ def _measured(nics: int, loads: int, progress: Progress) -> dict[str, Value]:
         progress(f"{nics} NICs: {', '.join(f'{path} {percent:.0f} %' for path, percent in used.items())}")
         server = _server_percent(driver, url)
         own = _loads(driver, url, loads)
-        searches_ms = _searches(driver, url, nics, loads)
+        searches_ms = _searches(driver, url, nics, loads) if nics == NICS[-1] else ()
         with _static_pages(driver, url) as static_url:
             static = _loads(driver, static_url, loads)
     figures: dict[str, Value] = {
@@ -181,8 +182,15 @@ def _percent(processes: Callable[[], Sequence[psutil.Process]], seconds: float) 
     return 100 * sum(after[pid] - before.get(pid, 0.0) for pid in after) / (time.monotonic() - begin_s)
 
 
-def _browser_percent(driver: Any, address: str) -> float:
+def _mounted(driver: Any, address: str) -> None:
+    """Load an address and wait until the elements have replaced the copy of the first paint."""
     _load(driver, address)
+    script = f"return !document.getElementById('{first_paint.ID}')"
+    wait_until(lambda: driver.execute_script(script), READY_S, f"the elements of {address}")
+
+
+def _browser_percent(driver: Any, address: str) -> float:
+    _mounted(driver, address)
     root = psutil.Process(driver.service.process.pid)
     return _percent(lambda: root.children(recursive=True), TAB_S)
 
@@ -204,8 +212,8 @@ def _server_percent(driver: Any, url: str) -> float:
 
 
 def _searches(driver: Any, url: str, nics: int, count: int) -> list[float]:
-    """Return the times until results are drawn, ms, of queries for NICs and links."""
-    _load(driver, f"{url}fabric")
+    """Return the times until results are drawn, ms, of `count` different queries, at most `nics`."""
+    _mounted(driver, f"{url}fabric")
     queries = [f"h{1 + number * nics // count}/eth1" for number in range(count)]
     return [float(driver.execute_async_script(SEARCH, query)) for query in queries]
 
@@ -252,18 +260,25 @@ def _live_page(nics: int, progress: Progress) -> Iterator[str]:
         write_log(folder / "log", ())
         log = stack.enter_context(SteppedLog(folder / "log", PARTITIONS))
         context = multiprocessing.get_context("spawn")
-        has_begun = context.Event()
-        publisher = context.Process(target=_publish, args=(log.bootstrap, records, has_begun), daemon=True)
+        has_begun, late_s = context.Event(), context.Value("d", 0.0)
+        arguments = (log.bootstrap, records, has_begun, late_s)
+        publisher = context.Process(target=_publish, args=arguments, daemon=True)
         publisher.start()
         stack.callback(publisher.join, 10)
         stack.callback(publisher.terminate)
         url = stack.enter_context(running_page(folder, log.bootstrap, None))
         wait_until(lambda: has_begun.is_set() or not publisher.is_alive(), BEGIN_LIMIT_S, "the first record")
         yield url
+        if publisher.exitcode:
+            raise RuntimeError(f"publisher of {nics} NICs' records: exit status {publisher.exitcode}")
+        progress(f"{nics} NICs: {len(records) / PERIOD_S:.0f} records/s, up to {late_s.value:.1f} s late")
 
 
-def _publish(bootstrap: str, records: Sequence[Record], has_begun: Any) -> None:
-    """Publish records again and again for `LIVE_S`, with the times at which they are published."""
+def _publish(bootstrap: str, records: Sequence[Record], has_begun: Any, late_s: Any) -> None:
+    """Publish records again and again for `LIVE_S`, with the times at which they are published.
+
+    `late_s` gets the longest time by which a record was published late, s.
+    """
     rounds, first_ns = LIVE_S // PERIOD_S, records[0].at_ns
     sample = records[: max(1, len(records) // 20)]
     list(later(sample, 0))  # parses the schemas
@@ -283,5 +298,6 @@ def _publish(bootstrap: str, records: Sequence[Record], has_begun: Any) -> None:
             producer.poll(0)
             time.sleep(wait_ns / 1e9)
             has_begun.set()
-        producer.produce(record.topic, key=record.key.encode(), value=record.value)
+        late_s.value = max(late_s.value, -wait_ns / 1e9)
+        produce(producer, record.topic, record.value, record.key)
     producer.flush(10)

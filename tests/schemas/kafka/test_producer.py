@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.kafka.producer import NOT_QUEUED, open_producer
+from schemas.kafka.producer import NOT_QUEUED, load_producer, open_producer, produce
 
 
 def test_messages_that_are_not_queued_raise_one_group_of_errors() -> None:
@@ -16,3 +16,16 @@ def test_messages_that_are_not_queued_raise_one_group_of_errors() -> None:
         producer.produce("fabric.links", value=b"2")
     producer.purge()
     producer.flush(1.0)
+
+
+def test_a_full_queue_is_waited_for() -> None:
+    """The broker does not exist: the queue holds what its limit allows, until messages expire."""
+    options = {"queue.buffering.max.messages": 1, "message.timeout.ms": 200, "linger.ms": 0}
+    producer = load_producer("127.0.0.1:9", options)
+    expired: list[object] = []
+    for value in (b"first", b"second"):
+        produce(producer, "topic", value, on_delivery=lambda error, _: expired.append(error))
+    assert len(expired) == 1
+    producer.purge()
+    producer.flush(10)
+    assert len(expired) == 2

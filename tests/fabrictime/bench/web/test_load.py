@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import threading
 import time
 import urllib.request
@@ -51,12 +52,13 @@ def test_records_are_published_with_the_times_of_the_present(
     monkeypatch.setattr(load, "LIVE_S", 2)
     records = recorded(SimSettings(nics=8, rate_pps=20), 1, time.time_ns() - 3600 * S)
     write_log(tmp_path / "log", ())
-    has_begun = threading.Event()
+    has_begun, late_s = threading.Event(), multiprocessing.Value("d", 0.0)
     with SteppedLog(tmp_path / "log", PARTITIONS) as log:
-        _publish(log.bootstrap, records, has_begun)
+        _publish(log.bootstrap, records, has_begun, late_s)
         with TopicReader.open(log.bootstrap, {CLOCK_OFFSETS: BEGINNING}) as reader:
             messages = list(reader.read_to_end())
     assert has_begun.is_set()
+    assert 0 < late_s.value < 60
     assert len(messages) == 2 * sum(record.topic == CLOCK_OFFSETS.name for record in records)
     ends_ns = [message.decoded(CLOCK_OFFSETS)["window_end_ns"] for message in messages]
     ages_s = [(message.append_ns - end) / S for message, end in zip(messages, ends_ns, strict=True)]
