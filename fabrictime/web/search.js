@@ -1,7 +1,7 @@
 // A search field with a list of results below it. `/` anywhere on the page puts the cursor into it, the arrow keys
 // move in the list, Enter opens the chosen result, Escape closes the list.
 // put({query, rows}), each row [heading, name, detail, address]; emits `ready`, and `query` with the text.
-const DELAY_MS = 60;
+const DELAY_MS = 60;  // shortest time between two queries
 
 function isTyping(target) {
   return target.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(target.tagName);
@@ -15,6 +15,7 @@ export default {
     this.input = this.$el.querySelector("input");
     this.list = this.$el.querySelector(".ft-found");
     this.query = null; this.rows = []; this.active = 0; this.enters = false;
+    this.askedMs = 0;
     this.input.addEventListener("input", () => this.typed());
     this.input.addEventListener("focus", () => { if (this.input.value.trim()) this.typed(); });
     this.input.addEventListener("keydown", (e) => this.key(e));
@@ -36,7 +37,11 @@ export default {
       this.enters = false;
       if (!this.text()) this.close();
       else if (this.text() === this.query) this.show();
-      else this.timer = setTimeout(() => this.$emit("query", this.text()), DELAY_MS);
+      else this.timer = setTimeout(() => this.ask(), this.askedMs + DELAY_MS - performance.now());
+    },
+    ask() {
+      this.askedMs = performance.now();
+      this.$emit("query", this.text());
     },
     key(e) {
       if (e.key === "Escape") { this.input.value = ""; this.close(); this.input.blur(); }

@@ -277,10 +277,11 @@ def _live_page(nics: int, progress: Progress) -> Iterator[str]:
 def _publish(bootstrap: str, records: Sequence[Record], has_begun: Any, late_s: Any) -> None:
     """Publish records again and again for `LIVE_S`, with the times at which they are published.
 
-    `late_s` gets the longest time by which a record was published late, s.
+    `has_begun` is set when publishing has caught up with the present. From then on `late_s` gets the longest
+    time by which a record was late, s.
     """
     rounds, first_ns = LIVE_S // PERIOD_S, records[0].at_ns
-    sample = records[: max(1, len(records) // 20)]
+    sample = records[::20]
     list(later(sample, 0))  # parses the schemas
     began_s = time.monotonic()
     list(later(sample, 0))
@@ -298,6 +299,7 @@ def _publish(bootstrap: str, records: Sequence[Record], has_begun: Any, late_s: 
             producer.poll(0)
             time.sleep(wait_ns / 1e9)
             has_begun.set()
-        late_s.value = max(late_s.value, -wait_ns / 1e9)
+        if has_begun.is_set():
+            late_s.value = max(late_s.value, -wait_ns / 1e9)
         produce(producer, record.topic, record.value, record.key)
     producer.flush(10)
