@@ -6,7 +6,7 @@ that begins is given at once; an answer that would replace a cause has to last f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schemas.records import Verdict
@@ -43,20 +43,24 @@ class Answers:
     """Communicator and number of the operation that the answer's cause stopped."""
     _next: Key | None = None
     _next_since_ns: int = 0
-    _slow_since_ns: int | None = None
-    """Time since which a slow flow is the best explanation; None if it is not."""
+    _slow_pairs: set[tuple[str, str]] = field(default_factory=set)
+    """NIC pairs that have been slow as long as a slow flow is the best explanation; empty if it is not."""
+    _slow_since_ns: int = 0
+    """Time since which they are."""
 
     def is_lasting(self, best: Candidate, ratio: float | None, end_ns: int) -> bool:
         """Return whether the best explanation may be the answer to a job without a cause.
 
         A slow flow is the least specific cause. It may be over in a moment, and its own cause is often known
-        a second later. So it waits, unless the job takes `CLEAR_RATIO` of its baseline.
+        a second later. So the same pair must be slow for `SETTLE_NS`, unless the job takes `CLEAR_RATIO` of
+        its baseline.
         """
         if best.verdict != Verdict.SLOW_FLOW:
-            self._slow_since_ns = None
+            self._slow_pairs = set()
             return True
-        if self._slow_since_ns is None:
-            self._slow_since_ns = end_ns
+        if not self._slow_pairs & best.pairs:
+            self._slow_pairs, self._slow_since_ns = best.pairs, end_ns
+        self._slow_pairs = self._slow_pairs & best.pairs
         has_cause = self.answer is not None and self.answer.verdict not in WITHOUT_CAUSE
         is_clear = (ratio or CLEAR_RATIO) >= CLEAR_RATIO
         return has_cause or is_clear or end_ns - self._slow_since_ns >= SETTLE_NS

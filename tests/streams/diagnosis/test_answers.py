@@ -103,7 +103,7 @@ def test_a_job_that_two_pairs_meet_at_two_links_is_one_cause(job: str, link: str
 
 
 def test_a_slow_flow_of_a_moment_is_not_named() -> None:
-    slow = candidate(Verdict.SLOW_FLOW, "h1/n0 to h2/n0")
+    slow = queued(Verdict.SLOW_FLOW, "h1/n0 to h2/n0")
     answers = Answers()
     answers.settle(HEALTHY, [], None, 0)
     lasting = [answers.is_lasting(slow, 1.2, at * S) for at in range(1, 6)]
@@ -111,6 +111,13 @@ def test_a_slow_flow_of_a_moment_is_not_named() -> None:
     assert answers.is_lasting(STRAGGLER, 1.2, 6 * S), "a cause of its own is named at once"
     assert not answers.is_lasting(slow, 1.2, 7 * S)
     assert answers.is_lasting(slow, 1.6, 8 * S), "the job is clearly slow"
+
+
+def test_slow_flows_of_a_moment_each_are_not_named() -> None:
+    answers = Answers()
+    answers.settle(HEALTHY, [], None, 0)
+    flows = [replace(queued(Verdict.SLOW_FLOW, ""), pairs={(f"h{at}/n0", "h9/n0")}) for at in range(1, 30)]
+    assert not any(answers.is_lasting(flow, 1.2, at * S) for at, flow in enumerate(flows))
 
 
 def test_a_slow_flow_that_follows_a_cause_settles_as_others_do() -> None:
