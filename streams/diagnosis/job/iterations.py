@@ -30,8 +30,6 @@ class Iterations(NamedTuple):
     period: int
     length_ns: float
     lengths_ns: Floats
-    begins_ns: Floats
-    """Begin of each iteration whose length is known."""
 
 
 def find_iterations(seq: Ints, kind: Ints, begin: Floats, end: Floats) -> Iterations | None:
@@ -59,13 +57,13 @@ def _iterations(at: Ints, begin: Floats, period: int) -> Iterations:
     pairs = (at[:-period] >= 0) & (at[period:] >= 0)
     first = at[:-period][pairs]
     lengths = begin[at[period:][pairs]] - begin[first]
-    return Iterations(period, float(np.median(lengths)), lengths, begin[first])
+    return Iterations(period, float(np.median(lengths)), lengths)
 
 
 def _single(seq: Ints, begin: Floats) -> Iterations:
     """Return iterations that have one operation each; also works for a sample of the operations."""
     lengths = np.diff(begin) / np.diff(seq)
-    return Iterations(1, float(np.median(lengths)), lengths, begin[:-1])
+    return Iterations(1, float(np.median(lengths)), lengths)
 
 
 def _period(kinds: Ints) -> int | None:

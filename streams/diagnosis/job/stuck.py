@@ -164,7 +164,7 @@ def _messages(case: Case) -> list[_Wait]:
         if peer is None or peer == process or waited_ns < MIN_AGE_NS or not _is_quiet(case, peer, idle_since):
             continue
         wait = waits.setdefault(process, _Wait({process: row}, since, False))
-        if _has_reported(case, peer, waited_ns):
+        if waited_ns >= REPORT_NS or _is_observed(case, peer, case.end_ns - NS_PER_S):
             wait.targets.append(peer)
     return [waits[process] for process in sorted(waits)]
 
@@ -183,18 +183,6 @@ def _is_quiet(case: Case, process: int, idle_since: dict[int, float]) -> bool:
     rank = case.ranks.by_process.get(process)
     is_gone = rank is None or rank.ended
     return is_gone or case.work.length_ns - idle_since.get(process, 0.0) >= MIN_AGE_NS
-
-
-def _has_reported(case: Case, process: int, waited_ns: float) -> bool:
-    """Return whether a process would have reported an operation that it does since another one waits."""
-    rank = case.ranks.by_process.get(process)
-    if rank is None or rank.ended or waited_ns >= REPORT_NS:
-        return True
-    return rank.seen_ns >= case.end_ns - NS_PER_S or _is_silent(case, rank)
-
-
-def _is_silent(case: Case, rank: Rank) -> bool:
-    return rank.seen_ns < case.end_ns - SILENT_NS
 
 
 def _progress(case: Case) -> dict[Key, int]:
@@ -224,19 +212,19 @@ def _missing(case: Case, key: Key, rows: dict[int, int], progress: dict[Key, int
         for process in members
         if process not in rows
         and progress.get((key[0], process), -1) < key[1]
-        and _is_observed(case, process, begin_ns)
+        and _is_observed(case, process, begin_ns + REPORT_NS)
     ]
 
 
-def _is_observed(case: Case, process: int, begin_ns: int) -> bool:
-    """Return whether a process would have reported an operation that it began at the same time as the others.
+def _is_observed(case: Case, process: int, until_ns: int) -> bool:
+    """Return whether the records of a process reach to a time, so that its operations are known.
 
-    The answer is also true for a process that has long been silent: its absence is the finding.
+    The answer is also true for a process that has ended or been silent for long: its absence is the finding.
     """
     rank = case.ranks.by_process.get(process)
     if rank is None or rank.ended:
         return True
-    return rank.seen_ns >= begin_ns + REPORT_NS or _is_silent(case, rank)
+    return rank.seen_ns >= until_ns or rank.seen_ns < case.end_ns - SILENT_NS
 
 
 def _stuck(
@@ -293,8 +281,7 @@ def _rate(case: Case, stuck: Stuck, age_ns: float) -> None:
     """
     rules = case.rules
     unusual_ns = max(rules.hang_times * stuck.usual_ns, rules.hang_pauses * case.job.stalls.longest_ns)
-    stuck.is_proven = _is_proven(case, stuck)
-    hang_s = rules.hang_s if stuck.is_proven else rules.pause_s
+    hang_s = rules.hang_s if _is_proven(case, stuck) else rules.pause_s
     stuck.hangs = age_ns >= max(hang_s * NS_PER_S, unusual_ns)
     stall_s = rules.stall_s if stuck.usual_ns else rules.hang_s / 2
     stuck.stalls = stuck.hangs or age_ns >= max(stall_s * NS_PER_S, unusual_ns)

@@ -7,12 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from schemas.records import (
-    CollectiveFunction,
-    DiagnosisEvidence,
-    RankCondition,
-    Verdict,
-)
+from schemas.records import CollectiveFunction, DiagnosisEvidence, RankCondition, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case, listed, observation
@@ -48,18 +43,17 @@ def operation_text(case: Case, stuck: Stuck) -> str:
     return f"{stuck.function} {stuck.seq} of {name} runs for {age_s:.1f} s"
 
 
+def pause_text(case: Case, proof: str) -> str:
+    """Return text about the end of a pause, and the time or the `proof` that makes it a hang."""
+    limit_s = max(case.rules.pause_s, case.rules.hang_pauses * case.job.stalls.longest_ns / 1e9)
+    return f"a pause ends; it is HANG after {limit_s:.0f} s, or once a rank dies or {proof}"
+
+
 def stuck_evidence(case: Case, stuck: Stuck) -> DiagnosisEvidence:
     """Return the time for which an operation has run as evidence."""
     age_s = (case.end_ns - stuck.since_ns) / 1e9
-    return observation(
-        COLLECTIVES.name,
-        case.job.job,
-        "age_s",
-        age_s,
-        case.rules.hang_s,
-        f"{operation_text(case, stuck)}; {len(stuck.began)} ranks began it",
-        stuck.since_ns,
-    )
+    text, limit_s = f"{operation_text(case, stuck)}; {len(stuck.began)} ranks began it", case.rules.hang_s
+    return observation(COLLECTIVES.name, case.job.job, "age_s", age_s, limit_s, text, stuck.since_ns)
 
 
 def reported_states(case: Case, states: tuple[RankCondition, ...]) -> list[tuple[Rank, str]]:

@@ -14,7 +14,8 @@ from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case, listed, observation
 from streams.diagnosis.job.ras_history import RasWait
-from streams.diagnosis.symptoms import Symptom
+from streams.diagnosis.symptoms import Symptom, Symptoms
+from streams.diagnosis.verdicts.progress import pause_text, stop
 from streams.diagnosis.verdicts.surroundings import hosts_down, surroundings
 from streams.runtime.units import NS_PER_S
 
@@ -73,9 +74,7 @@ def _waiting(case: Case, wait: RasWait, age_ns: int, unusual_ns: float) -> Candi
 
 def _decided_by(case: Case, suspects: list[RankState]) -> str:
     """Return what would tell a pause from a hang, as a remedy."""
-    rules = case.rules
-    limit_s = max(rules.pause_s, rules.hang_pauses * case.job.stalls.longest_ns / NS_PER_S)
-    ends = f"a pause ends; it is HANG after {limit_s:.0f} s, or once a rank dies or does not answer"
+    ends = pause_text(case, "does not answer")
     if suspects:
         return f"a stack trace of {_process_text(suspects[0])} tells a checkpoint from a hang; {ends}"
     return f"our profiler in its ranks would show whether they wait in an operation; {ends}"
@@ -91,18 +90,12 @@ def progress_text(case: Case) -> str:
 
 def _candidate(case: Case, verdict: Verdict, states: list[RankState], text: str, remedy: str) -> Candidate:
     hosts = list(dict.fromkeys(host for state in states if (host := _host_of(case, state))))
-    candidate = Candidate(
-        verdict,
-        1.0,
-        hosts[0] if hosts else "",
-        text,
-        remedy,
-        decisive=True,
-        subjects=[*hosts, *(f"rank {state['rank']}" for state in states)][:64],
-        ranks=[state["rank"] for state in states[:64]],
-        symptoms={Symptom.SUSPECT: bool(states), Symptom.STANDSTILL: True},
-    )
-    candidate.evidence = [_evidence(state) for state in states[:16]] + surroundings(case, hosts)
+    evidence = [_evidence(state) for state in states[:16]] + surroundings(case, hosts)
+    symptoms: Symptoms = {Symptom.SUSPECT: bool(states), Symptom.STANDSTILL: True}
+    candidate = stop(verdict, [], text, remedy, evidence, symptoms)
+    candidate.subject = hosts[0] if hosts else ""
+    candidate.subjects = [*hosts, *(f"rank {state['rank']}" for state in states)][:64]
+    candidate.ranks = [state["rank"] for state in states[:64]]
     return candidate
 
 

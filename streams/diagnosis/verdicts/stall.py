@@ -19,6 +19,7 @@ from streams.diagnosis.job.ranks import Rank
 from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.diagnosis.verdicts.progress import (
     operation_text,
+    pause_text,
     ranks_text,
     reported_states,
     state_evidence,
@@ -170,9 +171,7 @@ def _is_silent(case: Case, rank: Rank) -> bool:
 
 def _decided_by(case: Case, stuck: Stuck, late: list[Rank]) -> str:
     """Return what would tell a pause from a hang, as a remedy."""
-    rules = case.rules
-    limit_s = max(rules.pause_s, rules.hang_pauses * case.job.stalls.longest_ns / NS_PER_S)
-    ends = f"a pause ends; it is HANG after {limit_s:.0f} s, or once a rank dies or is stopped"
+    ends = pause_text(case, "is stopped")
     if late:
         name = ranks_text(late[:1])
         return f"a stack trace of {name} tells a checkpoint or compilation from a hang; {ends}"

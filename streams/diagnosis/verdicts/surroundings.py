@@ -29,9 +29,8 @@ def _of_host(case: Case, host: str) -> Iterator[DiagnosisEvidence]:
     names = {host, *nics}
     for alert in case.network.alerts(case.begin_ns, case.end_ns):
         if alert["subject"] in names and alert["kind"] not in _JOB_ALERTS:
-            yield observation(
-                ALERTS.name, alert["alert_id"], "alert", None, None, alert["text"], alert["raised_ns"]
-            )
+            text, raised_ns = alert["text"], alert["raised_ns"]
+            yield observation(ALERTS.name, alert["alert_id"], "alert", None, None, text, raised_ns)
     for result in case.network.failed_checks(host):
         if result["category"] in _OF_HARDWARE:
             yield observation(AUDIT.name, host, "check", None, None, f"{result['check']}: {result['text']}")
