@@ -10,7 +10,7 @@ import numpy as np
 
 from schemas.records import ContentionWindow, Verdict
 from streams.diagnosis.job.arrivals import Floats
-from streams.diagnosis.job.columns import Op
+from streams.diagnosis.job.columns import IS_MESSAGE, Op
 from streams.diagnosis.job.ranks import Rank, Ranks, ranks_of
 from streams.diagnosis.job.ras_history import RasWait
 from streams.diagnosis.job.view import Columns, Interval, JobView
@@ -96,8 +96,6 @@ class Stuck:
     is_circle: bool = False
     is_collective: bool = True
     """Whether it is a collective; otherwise a message."""
-    is_proven: bool = False
-    """Whether there is evidence that it does not wait for a pause of the program."""
     waiting: set[int] = field(default_factory=set)
     """Numbers of all ranks that wait in an operation."""
 
@@ -184,6 +182,14 @@ class Case:
         count, observed_ns = float(times.operations.sum()), float(times.observed[times.operations > 0].sum())
         return observed_ns / count if count >= MIN_OPERATIONS * len(self.members) and observed_ns else None
 
+    @cached_property
+    def own_ns(self) -> Floats | None:
+        """Time of each rank outside of its operations, by operation, ns; None without messages, or if there
+        are too few operations."""
+        times, has_messages = self.work.times, IS_MESSAGE[self.work.rows[:, Op.FUNCTION]].any()
+        is_known = has_messages and bool((times.operations >= MIN_OPERATIONS).all())
+        return times.compute / times.operations if is_known else None
+
     @property
     def coarse_ratio(self) -> float | None:
         """The ratio, in jobs of point-to-point messages alone that of the times per operation."""
@@ -194,7 +200,7 @@ class Case:
     @property
     def loss_share(self) -> float:
         """Share of the job's time that is lost in comparison with its baseline; 0 if that is not known."""
-        return 0.0 if self.ratio is None else 1 - 1 / max(self.ratio, 1.0)
+        return 1 - 1 / max(self.coarse_ratio or 1.0, 1.0)
 
     @property
     def is_slow(self) -> bool:
@@ -339,8 +345,11 @@ class Case:
         """Return the share of the job's time that a slow pair costs.
 
         It is the excess over the job's baseline, else the part of moving data that the slowest pair
-        determines.
+        determines. Messages cost the sum of their excess, and no more than the job loses.
         """
+        if slow.pair.source == "operation":
+            excess_ns = slow.pair.count * (slow.value_ns - slow.like_ns)
+            return min(self.loss_share, excess_ns / self.length_ns)
         if slow.compared_with == "before" and self.network_excess is not None:
             return self.network_excess
         estimate = self.network_share * slow.lost

@@ -21,7 +21,7 @@ from streams.diagnosis.network.link_loads import link_loads, max_pairs
 from streams.diagnosis.network.outliers import find_outliers
 from streams.diagnosis.network.view import NetworkView
 from streams.diagnosis.no_cause import without_cause
-from streams.diagnosis.record import add_details, make_record, missing_evidence
+from streams.diagnosis.record import make_record, missing_evidence
 from streams.diagnosis.rules import DiagnosisRules
 from streams.diagnosis.verdicts.configuration import delay_mismatch, own_pacing, rail_mismatch
 from streams.diagnosis.verdicts.flows import (
@@ -50,35 +50,16 @@ EXPLANATIONS: Final[tuple[Explanation, ...]] = (
 MAX_ALTERNATIVES: Final = 8
 
 
-def diagnose(
-    job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None = None
-) -> Diagnosis:
-    """Return the verdict about a job in an interval of fabric time, without changing either view.
-
-    Pass the case to `learn` to update the job's baseline, number and `since_ns`; `evaluate` does both.
-    """
-    case = _case(job, network, begin_ns, end_ns, rules)
-    diagnosis = _diagnosis(case)
-    add_details(case, diagnosis)
-    return diagnosis
-
-
-def evaluate(
-    job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None = None
-) -> Diagnosis:
-    """Return the verdict about a job in its next interval, and record the interval in the job's view."""
-    case, diagnosis = evaluate_case(job, network, begin_ns, end_ns, rules)
-    add_details(case, diagnosis)
-    return diagnosis
-
-
 def evaluate_case(
     job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None = None
 ) -> tuple[Case, Diagnosis]:
-    """Do as `evaluate`, but return the case and a record without details, which `add_details` adds."""
+    """Return the case of a job in its next interval and the verdict, and record it in the job's view.
+
+    `add_details` adds details to the record. Raises ValueError for an empty interval.
+    """
     case = _case(job, network, begin_ns, end_ns, rules)
     note_pauses(case)
-    diagnosis = _diagnosis(case, settles=True)
+    diagnosis = _diagnosis(case)
     learn(case, diagnosis)
     return case, diagnosis
 
@@ -115,7 +96,14 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     if (work.times.observed > 0).any():
         note(("launch", case.ranks.total), case.share_of(work.times.launch))
         note(("wait", case.ranks.total), case.wait_share)
+    _note_own_times(case)
     job.baselines.end_interval()
+
+
+def _note_own_times(case: Case) -> None:
+    if case.own_ns is not None:
+        for rank, ns in zip(case.members, case.own_ns.tolist(), strict=True):
+            case.job.baselines.note(("own", rank.number), ns)
 
 
 def _longest_wait(case: Case) -> tuple[int, int, int]:
@@ -142,7 +130,7 @@ def _case(
     return case
 
 
-def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
+def _diagnosis(case: Case) -> Diagnosis:
     missing = missing_evidence(case)
     candidates = [candidate for explanation in EXPLANATIONS for candidate in explanation(case)]
     ranked = _ranked(case, candidates)
@@ -151,7 +139,7 @@ def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
         (cause.verdict, cause.subject, case.begin_ns if cause.since_ns is None else cause.since_ns)
         for cause in verdicts
     ]
-    best = _best(case, ranked, verdicts, missing, settles)
+    best = _best(case, ranked, verdicts, missing)
     others = [
         candidate
         for candidate in ranked
@@ -164,15 +152,11 @@ def _diagnosis(case: Case, *, settles: bool = False) -> Diagnosis:
     return diagnosis
 
 
-def _best(
-    case: Case, ranked: list[Candidate], verdicts: list[Candidate], missing: list[str], settles: bool
-) -> Candidate:
+def _best(case: Case, ranked: list[Candidate], verdicts: list[Candidate], missing: list[str]) -> Candidate:
     """Return the answer: the most probable of `verdicts`, or one about a job without a cause."""
     best, answers = next(iter(verdicts), None), case.job.answers
-    if best is None or (settles and not answers.is_lasting(best, case.ratio, case.end_ns)):
+    if best is None or not answers.is_lasting(best, case.ratio, case.end_ns):
         best = without_cause(case, missing, ranked)
-    if not settles:
-        return best
     stopped = _longest_wait(case)[:2]
     return answers.settle(best, ranked, stopped if any(stopped) else None, case.end_ns)
 
@@ -214,7 +198,7 @@ def _is_slower(case: Case, candidate: Candidate) -> bool:
         since_ns = case.begin_ns
     if since_ns is None or case.coarse_ratio is None or not case.has_clean_baseline(since_ns):
         return True
-    return case.share_since(1 - 1 / max(case.coarse_ratio, 1.0), since_ns) >= case.rules.min_loss_share
+    return case.share_since(case.loss_share, since_ns) >= case.rules.min_loss_share
 
 
 def _costs(case: Case, candidate: Candidate) -> bool:

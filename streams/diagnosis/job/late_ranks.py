@@ -38,15 +38,16 @@ class Pause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pausing:
-    """A host whose ranks pause again and again. `lost`: share of the job's time that all others wait."""
+    """A host whose ranks pause again and again. `lost`: share of the job's time that all others wait; `part`:
+    share of all time lost to pauses."""
 
     host: str
     ranks: tuple[int, ...]
     lost: float
+    part: float
     count: int
     greatest_ns: int
     span_ns: int
-    since_ns: int
 
 
 class LateRanks:
@@ -71,6 +72,7 @@ class LateRanks:
         if self._first_ns is None:
             return None
         span_ns = max(1, min(LONG_NS, end_ns - self._first_ns))
+        total_ns = max(1, sum(pause.late_ns for pause in self._pauses.values()))
         by_host: dict[str, list[Pause]] = {}
         for pause in self._pauses.values():
             by_host.setdefault(pause.host, []).append(pause)
@@ -79,20 +81,15 @@ class LateRanks:
                 host,
                 tuple(sorted({pause.rank for pause in pauses})),
                 min(1.0, sum(pause.late_ns for pause in pauses) / span_ns),
+                sum(pause.late_ns for pause in pauses) / total_ns,
                 len(pauses),
                 max(pause.late_ns for pause in pauses),
                 span_ns,
-                min(pause.at_ns - pause.late_ns for pause in pauses),
             )
             for host, pauses in by_host.items()
             if _goes_on(pauses, end_ns)
         ]
         return min(pausing, key=lambda host: (-host.lost, host.host), default=None)
-
-    def share_of(self, pausing: Pausing) -> float:
-        """Return a host's part of all time that was lost to pauses."""
-        total = sum(pause.late_ns for pause in self._pauses.values())
-        return pausing.lost * pausing.span_ns / max(total, 1)
 
 
 def _goes_on(pauses: list[Pause], end_ns: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter, itemgetter
+from statistics import fmean
 from typing import Final, NamedTuple
 
 from schemas.ids import natural
@@ -42,6 +43,8 @@ class Rank(NamedTuple):
     ignored: int
     activity: Activity | None = None
     """What the process did before its newest record; None if that is not known."""
+    stopped_share: float = 0.0
+    """Share of the samples in the interval in which the process was stopped."""
 
     @property
     def is_stopped(self) -> bool:
@@ -193,6 +196,7 @@ def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int)
         invalid=growth[1],
         ignored=growth[2],
         activity=newest.activity,
+        stopped_share=fmean([one.activity.stopped_share for one in inside if one.activity] or [0.0]),
     )
 
 

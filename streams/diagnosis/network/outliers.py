@@ -10,8 +10,6 @@ from streams.diagnosis.network.traffic import NicPair
 
 MIN_LIKE: Final = 2
 """Number of other pairs that are needed for a comparison."""
-SIZE_TIMES: Final = 2.0
-"""Factor between the sizes of chunks from which on pairs are compared by time per byte."""
 CONCENTRATED: Final = 0.7
 """Share of the slow pairs, and of an end's pairs, from which on that end counts as their common cause."""
 ROLES: Final = ("sender", "receiver")
@@ -23,7 +21,8 @@ QUIET_US: Final = 10.0
 def find_outliers(case: Case) -> list[Outlier]:
     """Return the pairs that are slower than comparable pairs, the slowest first."""
     outliers: list[Outlier] = []
-    for source in ("queue pair", "transfer", "operation"):
+    sources = ("queue pair", "transfer", *(["operation"] * case.has_clean_baseline(case.begin_ns)))
+    for source in sources:
         pairs = [pair for pair in case.traffic.measured if pair.source == source]
         outliers += _against_others(case, pairs)
     pair_ids = {id(outlier.pair) for outlier in outliers}
@@ -33,7 +32,7 @@ def find_outliers(case: Case) -> list[Outlier]:
 
 def _against_others(case: Case, pairs: list[NicPair]) -> list[Outlier]:
     rules = case.rules
-    compared = _like_sizes(pairs) if any(len(pair.sizes) > 1 for pair in pairs) else _per_byte(pairs)
+    compared = _like_sizes(pairs)
     if len(compared) <= MIN_LIKE:
         return []
     ratios = [value / max(like, 1.0) for _, value, like in compared]
@@ -45,19 +44,6 @@ def _against_others(case: Case, pairs: list[NicPair]) -> list[Outlier]:
         and value - like >= rules.flow_excess_us * 1e3
         and value - like >= rules.flow_spreads * max(spread * like, 1.0)
     ]
-
-
-def _per_byte(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
-    """Return each pair with its time and the median time of all; per byte if their chunks differ in size."""
-    sizes = [pair.chunk_bytes for pair in pairs]
-    median_bytes = median(sizes) if sizes else 0.0
-    differ = median_bytes > 0 and max(sizes) > SIZE_TIMES * max(min(sizes), 1.0)
-    values = [
-        (pair.data_ns or 0.0) * (median_bytes / max(pair.chunk_bytes, 4_096.0) if differ else 1.0)
-        for pair in pairs
-    ]
-    typical = median(values) if values else 0.0
-    return [(pair, value, typical) for pair, value in zip(pairs, values, strict=True)]
 
 
 def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:

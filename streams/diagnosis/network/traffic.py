@@ -153,10 +153,6 @@ class Traffic:
         """Pairs with an in-band delay, sorted by name."""
         return [self.pairs[key] for key in sorted(self.pairs) if self.pairs[key].data_ns is not None]
 
-    def like(self, pair: NicPair) -> list[NicPair]:
-        """Return the other pairs whose delays were measured in the same way."""
-        return [other for other in self.measured if other is not pair and other.source == pair.source]
-
     def links_of(self, flows: Iterable[Flow]) -> list[str]:
         """Return the links that flows cross, in the order of their routes."""
         return list(dict.fromkeys(link for flow in flows for link in self.routes.get(flow["flow_id"], ())))
@@ -367,8 +363,8 @@ def _add_sends(traffic: Traffic, ranks: Ranks, work: Work) -> None:
     ends = rows[:, (Op.PROCESS, Op.COMMUNICATOR, Op.PEER)]
     keys = mixed(mixed(*ends.T), _size_of(rows[:, Op.BYTES]))
     _, first, at = np.unique(keys, return_index=True, return_inverse=True)
-    weights = (np.ones(len(rows)), work.network[sends], rows[:, Op.BYTES])
-    sums = (np.bincount(at, values).tolist() for values in weights)
+    columns = (np.ones(len(rows)), work.network[sends], rows[:, Op.BYTES])
+    sums = (np.bincount(at, values * work.weight[sends]).tolist() for values in columns)
     for end, *counted in zip(ends[first].tolist(), *sums, strict=True):
         pair = _pair_between(traffic, ranks, *end)
         if pair is not None:

@@ -48,13 +48,14 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
     if not case.outliers:
         return
     worst = case.outliers[0]
-    many = worst.compared_with == "others" and len(case.traffic.measured) >= MIN_PAIRS
-    if not many and not case.has_clean_baseline(case.begin_ns):
+    if not _is_comparable(case, worst):
         return
     pair, probes = worst.pair, case.probes(worst.pair)
     nic, role, _ = common_end(case, case.outliers)
     others_ns = _usual_probe_ns(case, pair)
     is_confirmed = _is_confirmed(case, probes, others_ns)
+    if not is_confirmed and _is_only_sent(case, pair):
+        return
     links = case.traffic.links_of(pair.flows)
     text = _slow_text(case, worst)
     evidence = [
@@ -62,10 +63,8 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
     ]
     if probes is not None and probes.p50_ns is not None:
         others_us = None if others_ns is None else others_ns / 1e3
-        seen_text = f"probes of that pair {delay_text(probes.p50_ns)}"
-        evidence.append(
-            observation(DELAYS.name, pair.name, "delay_p50_us", probes.p50_ns / 1e3, others_us, seen_text)
-        )
+        own_us, own_text = probes.p50_ns / 1e3, f"probes of that pair {delay_text(probes.p50_ns)}"
+        evidence.append(observation(DELAYS.name, pair.name, "delay_p50_us", own_us, others_us, own_text))
     yield Candidate(
         Verdict.SLOW_FLOW,
         case.pair_loss(worst),
@@ -82,6 +81,16 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
         pairs=_slowest_pairs(case),
         symptoms={Symptom.COMMON_END: bool(nic and role), Symptom.SLOW_PROBES: is_confirmed},
     )
+
+
+def _is_comparable(case: Case, worst: Outlier) -> bool:
+    many = worst.compared_with == "others" and len(case.traffic.measured) >= MIN_PAIRS
+    return many or case.has_clean_baseline(case.begin_ns)
+
+
+def _is_only_sent(case: Case, pair: NicPair) -> bool:
+    """Return whether only times of sends show that a pair is slow: they last as long as MPI lets them."""
+    return pair.source == "operation" and (rtt_times_others(case, pair) or 0.0) < MIN_RTT_TIMES
 
 
 def _slow_text(case: Case, worst: Outlier) -> str:

@@ -152,6 +152,7 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
         f"{nic}: {len(pairs)} pairs slow ({direction}), {delay_text(worst.value_ns)} against "
         f"{delay_text(worst.like_ns)}; " + ("probes on them are normal" if normal else "no probes there")
     )
+    value_us, like_us, part = worst.value_ns / 1e3, worst.like_ns / 1e3, f"part of {touched:.0%} of them"
     yield Candidate(
         verdict,
         case.pair_loss(worst),
@@ -162,12 +163,8 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
         nics=[nic],
         ranks=case.numbers_at(nic),
         evidence=[
-            observation(
-                COLLECTIVES.name, worst.pair.name, "data_us", worst.value_ns / 1e3, worst.like_ns / 1e3, text
-            ),
-            observation(
-                COLLECTIVES.name, nic, "share_of_slow_pairs", touched, None, f"part of {touched:.0%} of them"
-            ),
+            observation(COLLECTIVES.name, worst.pair.name, "data_us", value_us, like_us, text),
+            observation(COLLECTIVES.name, nic, "share_of_slow_pairs", touched, None, part),
             *audit_evidence(failures),
         ],
         is_new=not case.was_slow(worst),
@@ -201,16 +198,9 @@ def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
         verdict, share = _limit_of(flow)
         if verdict is not None:
             nic = flow["nic"] if verdict == Verdict.SLOW_SENDER else flow["peer"]
-            by_end[verdict, nic].append(
-                observation(
-                    FLOWS.name,
-                    flow["flow_id"],
-                    "limited_share",
-                    share,
-                    LIMITED_SHARE,
-                    f"{nic} limits the flow {flow['nic']} to {flow['peer']} for {share:.0%} of its busy time",
-                )
-            )
+            text = f"{nic} limits the flow {flow['nic']} to {flow['peer']} for {share:.0%} of its busy time"
+            evidence = observation(FLOWS.name, flow["flow_id"], "limited_share", share, LIMITED_SHARE, text)
+            by_end[verdict, nic].append(evidence)
     for window in case.windows:
         if window["kind"] in _END_KINDS and window["confidence"] > 0 and _lasts(case, window):
             verdict = _END_KINDS[window["kind"]]
@@ -219,10 +209,9 @@ def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
                 by_end[verdict, nic].append(window_evidence(window))
                 opened_ns = window["opened_ns"]
                 begins[verdict, nic] = min(begins.get((verdict, nic), opened_ns), opened_ns)
-    for (verdict, nic), evidence in sorted(by_end.items()):
-        if not nic:
-            continue
-        yield from _limited_host(case, verdict, nic, evidence, begins.get((verdict, nic)))
+    for (verdict, nic), of_end in sorted(by_end.items()):
+        if nic:
+            yield from _limited_host(case, verdict, nic, of_end, begins.get((verdict, nic)))
 
 
 def _lasts(case: Case, window: ContentionWindow) -> bool:
@@ -293,7 +282,11 @@ def _end_of(window: ContentionWindow, verdict: Verdict) -> str:
 
 def pause_storm(case: Case) -> Iterator[Candidate]:
     """Explain lost time by a NIC that pauses the fabric, according to contention windows or counters."""
-    storms = [window for window in case.windows if window["kind"] == ContentionKind.PAUSE_STORM]
+    storms = [
+        window
+        for window in case.windows
+        if window["kind"] == ContentionKind.PAUSE_STORM and _lasts(case, window)
+    ]
     sent = _pauses_per_s(case)
     nic = max(sent, key=lambda name: (sent[name], name), default="")
     by_counter = bool(nic) and sent[nic] >= case.rules.pause_per_s

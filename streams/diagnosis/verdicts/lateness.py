@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
-from schemas.records import Verdict
+from schemas.records import DiagnosisEvidence, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text, ms_text
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.job.arrivals import Floats
 from streams.diagnosis.job.columns import Op
-from streams.diagnosis.job.late_ranks import MIN_LATE_NS, Pause, Pausing
+from streams.diagnosis.job.late_ranks import MIN_LATE_NS, Pause
 from streams.diagnosis.job.ranks import Rank
 from streams.diagnosis.symptoms import Symptom, Symptoms
+from streams.diagnosis.verdicts.progress import ranks_text
 from streams.runtime.units import NS_PER_S
 
 HALF: Final = 0.5
 """Share from which on one part of a rank's lateness counts as its reason."""
-MAX_RANKS: Final = 8
-"""Largest number of ranks that a text names."""
 SOME: Final = 0.2
 """Share of a host's lateness from which on a rank is named with the host."""
 
 
-def _host_of_share(case: Case, shares: Floats) -> tuple[str, list[int], float]:
-    """Return the host with the greatest sum of shares, the positions of its ranks, and that sum."""
-    by_host: dict[str, list[int]] = {}
+def _host_of_share(case: Case, shares: Floats, total: float) -> tuple[list[int], list[Rank], float]:
+    """Return the positions of the ranks of the host with the greatest sum of shares, the ranks, and that sum.
+
+    No ranks are returned if the sum is less than `last_share` of `total`.
+    """
+    by_host: dict[str, list[int]] = defaultdict(list)
     for at, rank in enumerate(case.members):
-        by_host.setdefault(rank.host, []).append(at)
-    host = min(by_host, key=lambda name: (-float(shares[by_host[name]].sum()), name), default="")
-    places = by_host.get(host, [])
-    total = float(shares[places].sum()) if places else 0.0
-    return host, [at for at in places if shares[at] >= SOME * total and total > 0], total
+        by_host[rank.host].append(at)
+    places = max(by_host.values(), key=lambda of_host: float(shares[of_host].sum()), default=[])
+    lost = float(shares[places].sum())
+    is_enough = lost > 0 and lost >= case.rules.last_share * total
+    places = [at for at in places if is_enough and shares[at] >= SOME * lost]
+    return places, [case.members[at] for at in places], lost
 
 
 def _network_at(case: Case, places: list[int]) -> float:
@@ -63,47 +67,72 @@ def _pauses(case: Case) -> Iterator[Pause]:
     for group in np.flatnonzero(long & (own >= HALF) & (launch < HALF)):
         row = int(work.grouped[arrivals.group_last[group]])
         rank = case.members[int(work.rank[row])]
-        yield Pause(
-            int(work.rows[row, Op.COMMUNICATOR]),
-            int(work.rows[row, Op.SEQ]),
-            rank.host,
-            rank.number,
-            case.begin_ns + int(work.begin[row]),
-            int(arrivals.group_late_ns[group]),
-        )
+        communicator, seq = work.rows[row, (Op.COMMUNICATOR, Op.SEQ)].tolist()
+        at_ns, late_ns = case.begin_ns + int(work.begin[row]), int(arrivals.group_late_ns[group])
+        yield Pause(communicator, seq, rank.host, rank.number, at_ns, late_ns)
 
 
 def straggler(case: Case) -> Iterator[Candidate]:
     """Explain waiting by a host with ranks that compute longer than the others, now or again and again."""
-    candidate = _late_now(case)
-    pausing = case.job.late_ranks.worst(case.end_ns)
-    if pausing is not None and (candidate is None or candidate.loss_share < pausing.lost):
-        candidate = _late_repeatedly(case, pausing) or candidate
-    if candidate is not None:
-        yield candidate
+    candidates = [_stopped(case), _late_now(case), _late_repeatedly(case), _computes_longer(case)]
+    yield from sorted(filter(None, candidates), key=lambda candidate: -candidate.loss_share)[:1]
 
 
 def _late_now(case: Case) -> Candidate | None:
     rules, late = case.rules, case.lateness
-    host, places, lost = _host_of_share(case, late.own + late.unknown)
-    every = float(late.total.sum())
-    if not places or lost < rules.min_loss_share or lost < rules.last_share * every:
-        return None
+    places, ranks, lost = _host_of_share(case, late.own + late.unknown, float(late.total.sum()))
     count = float(late.count[places].sum())
-    if count < min(rules.min_arrivals, len(case.work.groups.starts)):
+    min_count = min(rules.min_arrivals, len(case.work.groups.starts))
+    if not ranks or lost < rules.min_loss_share or count < min_count:
         return None
     is_known = float(late.own[places].sum()) >= HALF * lost
     is_network = not is_known and _network_at(case, places) >= HALF * lost
-    ranks = [case.members[at] for at in places]
-    names = ", ".join(str(rank.number) for rank in ranks[:MAX_RANKS])
-    text = f"rank{'s' * (len(ranks) > 1)} {names} on {host} {_lateness_text(case, places)}"
+    text = f"{ranks_text(ranks)} {_lateness_text(case, places)}"
     if is_known:
         text += (
             f"; {'its' if len(ranks) == 1 else 'their'} own time outside of operations is longer; "
             f"nothing is wrong with the network"
         )
     symptoms: Symptoms = {Symptom.OWN_TIME: is_known, Symptom.NETWORK_TIME: is_network}
-    return _straggler(case, host, ranks, symptoms, lost, text, count)
+    return _straggler(ranks, symptoms, lost, text, _arrivals(case, ranks, count))
+
+
+def _stopped(case: Case) -> Candidate | None:
+    """Return a straggler that is stopped and goes on, also within operations, where no rank is late."""
+    shares = np.array([rank.stopped_share for rank in case.members])
+    _, ranks, _ = _host_of_share(case, shares, float(shares.sum()))
+    if not ranks:
+        return None
+    stopped = float(shares.max())
+    stops = "of the samples by a signal, a debugger or its cgroup"
+    text = f"{ranks_text(ranks)} is stopped in {stopped:.0%} {stops}"
+    lost = max(case.loss_share, case.network_excess or 0.0)
+    evidence = observation(COLLECTIVES.name, ranks[0].name, "stopped_share", stopped, 0.0, text)
+    return _straggler(ranks, {Symptom.OWN_TIME: True}, lost, text, [evidence])
+
+
+def _computes_longer(case: Case) -> Candidate | None:
+    """Return a straggler in a job with messages: its own time grew by a good part of what the job lost.
+
+    Ranks of a pipeline wait for their neighbours, so those that wait for the straggler itself are few.
+    """
+    own_ns, times = case.own_ns, case.work.times
+    before = [case.job.baselines.value(("own", rank.number)) for rank in case.members]
+    if own_ns is None or None in before or (case.coarse_ratio or 1.0) < case.rules.slow_ratio:
+        return None
+    before_ns = np.array(before, np.float64)
+    excess = (own_ns - before_ns) * times.operations / np.maximum(times.observed, 1.0)
+    places, ranks, lost = _host_of_share(case, excess, case.loss_share)
+    others = np.delete(excess, places)
+    if not ranks or float(np.median(others) if len(others) else 0.0) > HALF * excess[places].max():
+        return None
+    own_ms, before_ms = float(own_ns[places[0]]) / 1e6, float(before_ns[places[0]]) / 1e6
+    text = (
+        f"{ranks_text(ranks)} spends {ms_text(own_ms)} outside of operations for each of them, "
+        f"{ms_text(before_ms)} before; nothing is wrong with the network"
+    )
+    evidence = observation(COLLECTIVES.name, ranks[0].name, "own_ms", own_ms, before_ms, text)
+    return _straggler(ranks, {Symptom.OWN_TIME: True}, min(lost, case.loss_share), text, [evidence])
 
 
 def _lateness_text(case: Case, places: list[int]) -> str:
@@ -118,10 +147,10 @@ def _lateness_text(case: Case, places: list[int]) -> str:
     return f"arrived last, up to {delay_text(greatest)} after the median rank, {times} of {total}"
 
 
-def _late_repeatedly(case: Case, pausing: Pausing) -> Candidate | None:
+def _late_repeatedly(case: Case) -> Candidate | None:
     """Return a straggler that pauses again and again; None if others cost as much, or it costs too little."""
-    rules = case.rules
-    if pausing.lost < rules.min_loss_share or case.job.late_ranks.share_of(pausing) < rules.last_share:
+    rules, pausing = case.rules, case.job.late_ranks.worst(case.end_ns)
+    if pausing is None or pausing.lost < rules.min_loss_share or pausing.part < rules.last_share:
         return None
     ranks = [rank for rank in case.members if rank.host == pausing.host and rank.number in pausing.ranks]
     if not ranks:
@@ -131,20 +160,30 @@ def _late_repeatedly(case: Case, pausing: Pausing) -> Candidate | None:
     if iteration_ns:
         each = f", every {max(1, round(pausing.span_ns / pausing.count / iteration_ns))} iterations or so"
     text = (
-        f"rank{'s' * (len(ranks) > 1)} {', '.join(str(rank.number) for rank in ranks[:MAX_RANKS])} on "
-        f"{pausing.host} pauses: up to {delay_text(pausing.greatest_ns)}, {pausing.count} times in "
+        f"{ranks_text(ranks)} pauses: up to {delay_text(pausing.greatest_ns)}, {pausing.count} times in "
         f"{pausing.span_ns / NS_PER_S:.0f} s{each}; nothing is wrong with the network"
     )
-    symptoms: Symptoms = {Symptom.OWN_TIME: True}
-    return _straggler(case, pausing.host, ranks, symptoms, pausing.lost, text, pausing.count)
+    evidence = _arrivals(case, ranks, pausing.count)
+    return _straggler(ranks, {Symptom.OWN_TIME: True}, pausing.lost, text, evidence)
+
+
+def _arrivals(case: Case, ranks: list[Rank], count: float) -> list[DiagnosisEvidence]:
+    """Return the lateness of ranks of one host, and the number of operations in which they were last."""
+    places = [at for at, rank in enumerate(case.members) if rank in ranks]
+    late_ms = float(case.lateness.late_ns[places].max()) / 1e6
+    bound_ms = max(rank.bound_ns for rank in ranks) / 1e6
+    text = f"late by {ms_text(late_ms)} on average, clocks within {delay_text(bound_ms * 1e6)}"
+    last_text = f"last in {count:.0f} operations"
+    return [
+        observation(COLLECTIVES.name, ranks[0].name, "late_ms", late_ms, bound_ms, text),
+        observation(COLLECTIVES.name, ranks[0].host, "last_arrivals", count, None, last_text),
+    ]
 
 
 def _straggler(
-    case: Case, host: str, ranks: list[Rank], symptoms: Symptoms, lost: float, text: str, count: float
+    ranks: list[Rank], symptoms: Symptoms, lost: float, text: str, evidence: list[DiagnosisEvidence]
 ) -> Candidate:
-    places = [at for at, rank in enumerate(case.members) if rank in ranks]
-    late_ms = float(case.lateness.late_ns[places].max()) / 1e6
-    bound_us = max(rank.bound_ns for rank in ranks) / 1e3
+    host = ranks[0].host
     return Candidate(
         Verdict.STRAGGLER,
         lost,
@@ -154,19 +193,7 @@ def _straggler(
         subjects=[host, *(rank.name for rank in ranks)],
         ranks=[rank.number for rank in ranks],
         nics=[rank.nic for rank in ranks if rank.nic],
-        evidence=[
-            observation(
-                COLLECTIVES.name,
-                ranks[0].name,
-                "late_ms",
-                late_ms,
-                bound_us / 1e3,
-                f"late by {ms_text(late_ms)} on average, clocks within {delay_text(bound_us * 1e3)}",
-            ),
-            observation(
-                COLLECTIVES.name, host, "last_arrivals", count, None, f"last in {count:.0f} operations"
-            ),
-        ],
+        evidence=evidence,
         symptoms=symptoms,
     )
 
@@ -174,19 +201,13 @@ def _straggler(
 def launch_skew(case: Case) -> Iterator[Candidate]:
     """Explain waiting by kernels that begin long after their call, at one host or at all ranks."""
     rules, late = case.rules, case.lateness
-    host, places, lost = _host_of_share(case, late.launch)
-    every = float(late.total.sum())
+    places, ranks, lost = _host_of_share(case, late.launch, float(late.total.sum()))
     times = case.work.times
-    if places and lost >= rules.min_loss_share and lost >= rules.last_share * every:
-        ranks = [case.members[at] for at in places]
-        counts = np.maximum(times.operations, 1)
-        launch = times.launch / counts
-        typical_ns = float(np.median(launch))
-        own = float(launch[places].max())
-        text = (
-            f"kernels of rank {', '.join(str(rank.number) for rank in ranks[:8])} on {host} begin "
-            f"{delay_text(own)} after their call, others {delay_text(typical_ns)}"
-        )
+    if ranks and lost >= rules.min_loss_share:
+        launch, host = times.launch / np.maximum(times.operations, 1), ranks[0].host
+        typical_ns, own = float(np.median(launch)), float(launch[places].max())
+        times_text = f"{delay_text(own)} after their call, others {delay_text(typical_ns)}"
+        text = f"kernels of {ranks_text(ranks)} begin {times_text}"
         yield Candidate(
             Verdict.LAUNCH_SKEW,
             lost,

@@ -33,9 +33,10 @@ from schemas.records import (
     PathDelays,
     PathMaps,
 )
-from streams.diagnosis.diagnose import evaluate
+from streams.diagnosis.diagnose import evaluate_case
 from streams.diagnosis.job.view import JobView
 from streams.diagnosis.network.view import NetworkView
+from streams.diagnosis.record import add_details
 from tests.records import make, make_part
 
 MS = 1_000_000
@@ -249,6 +250,45 @@ class Job:
                 **fields,
             },
         )
+
+
+@dataclass
+class Pipeline(Job):
+    """Ranks that exchange messages in a ring: each computes, sends to the next one, and receives from the one
+    before it. MPI takes a message at once; it arrives after `network`."""
+
+    send: Callable[[int, int], float] = lambda rank, at: 0.01 * MS
+    """Duration of a send, ns."""
+    free: Any = None
+
+    def _iterate(self, operations: dict[int, list[dict[str, Any]]]) -> None:
+        free = np.full(self.ranks, float(self.at_ns)) if self.free is None else self.free
+        compute = np.array([self.compute(rank, self.iteration) for rank in range(self.ranks)])
+        begin = free + compute * (1 + self.jitter * self.rng.standard_normal(self.ranks).clip(-3, 3))
+        sent = begin + np.array([self.send(rank, self.iteration) for rank in range(self.ranks)])
+        arrives = begin + np.array([self.network(rank, self.iteration) for rank in range(self.ranks)])
+        self.free = np.maximum(sent, np.roll(arrives, 1)) + 0.01 * MS
+        for rank in range(self.ranks):
+            for function, peer, *times in (
+                (CollectiveFunction.SEND, rank + 1, begin[rank], sent[rank]),
+                (CollectiveFunction.RECEIVE, rank - 1, sent[rank], self.free[rank]),
+            ):
+                begin_ns, end_ns = map(int, times)
+                operations[rank].append(
+                    OPERATION
+                    | {"function": function, "peer": peer % self.ranks, "seq": self.seq, "bytes": 4096}
+                    | {"begin_ns": begin_ns, "end_ns": end_ns}
+                )
+        self.seq += 1
+        self.iteration += 1
+        self.at_ns = int(self.free.max())
+
+
+def evaluate(view: JobView, network: NetworkView, begin_ns: int, end_ns: int) -> Diagnosis:
+    """Return the verdict about a job in its next interval with all details."""
+    case, diagnosis = evaluate_case(view, network, begin_ns, end_ns)
+    add_details(case, diagnosis)
+    return diagnosis
 
 
 class World:

@@ -21,12 +21,12 @@ from schemas.records import (
     LinkState,
     Verdict,
 )
-from streams.diagnosis.diagnose import EXPLANATIONS, diagnose, evaluate
+from streams.diagnosis.diagnose import EXPLANATIONS
 from streams.diagnosis.job.view import JobView
 from streams.diagnosis.network.view import NetworkView
 from tests.examples import examples
 from tests.records import make, make_part
-from tests.streams.diagnosis.scenario import BEGIN, JOB, MS, Job, S, World, nic, route
+from tests.streams.diagnosis.scenario import BEGIN, JOB, MS, Job, S, World, evaluate, nic, route
 
 
 def test_a_healthy_job_is_healthy_and_its_record_is_valid() -> None:
@@ -82,7 +82,7 @@ def test_the_order_of_records_does_not_change_the_verdict() -> None:
         view = JobView(JOB)
         for each in records:
             view.take(each, BEGIN)
-        found.append(diagnose(view, NetworkView(), BEGIN, job.at_ns))
+        found.append(evaluate(view, NetworkView(), BEGIN, job.at_ns))
     assert found[0] == found[1] == found[2]
     assert found[0]["verdict"] == Verdict.STRAGGLER
 
@@ -117,7 +117,7 @@ def test_a_job_without_records_is_unknown() -> None:
 
 def test_an_empty_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="expected an end after the begin"):
-        diagnose(JobView(JOB), NetworkView(), BEGIN, BEGIN)
+        evaluate(JobView(JOB), NetworkView(), BEGIN, BEGIN)
 
 
 def test_late_and_dropped_events_are_missing_evidence() -> None:
@@ -301,7 +301,7 @@ def test_an_error_of_clocks_within_their_bound_never_makes_a_straggler(rank: int
     view = JobView(JOB)
     for each in job.run(100 * MS):
         view.take(each, BEGIN)
-    assert diagnose(view, NetworkView(), BEGIN, job.at_ns)["verdict"] != Verdict.STRAGGLER
+    assert evaluate(view, NetworkView(), BEGIN, job.at_ns)["verdict"] != Verdict.STRAGGLER
 
 
 def test_a_slow_job_without_a_cause_names_its_hosts_with_a_prober_in_trouble() -> None:

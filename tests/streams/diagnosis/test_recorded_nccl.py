@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from schemas.records import CollectiveBatch, Verdict
-from streams.diagnosis.diagnose import evaluate
 from streams.diagnosis.job.view import JobView
 from streams.diagnosis.network.view import NetworkView
+from tests.streams.diagnosis.scenario import evaluate
 
 S = 1_000_000_000
 RECORDED = Path(__file__).parent / "nccl_2.28.9_late_rank.json.gz"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from schemas.records import Diagnosis, Verdict
-from streams.diagnosis.diagnose import evaluate
 from streams.diagnosis.job.late_ranks import LateRanks, Pause
-from tests.streams.diagnosis.scenario import MS, Job, S, World
+from tests.streams.diagnosis.scenario import MS, Job, S, World, evaluate
 
 WINDOW_NS = 5 * S
 
@@ -83,4 +82,4 @@ def test_pauses_of_all_hosts_are_no_single_host_s_fault() -> None:
     late.note([*pauses(1.0, 2.0, 3.0), *pauses(1.5, 2.5, 3.5, host="h1")], 0, 5 * S)
     worst = late.worst(5 * S)
     assert worst is not None
-    assert late.share_of(worst) == pytest.approx(0.5)
+    assert worst.part == pytest.approx(0.5)

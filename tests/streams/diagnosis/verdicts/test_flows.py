@@ -10,7 +10,7 @@ import pytest
 from schemas.records import ContentionKind, FlowReports, LinkQueues, PathMaps, Verdict
 from streams.diagnosis.model import fitted_weights
 from tests.records import make, make_part
-from tests.streams.diagnosis.scenario import MS, Job, World, nic, route, slow, slow_world
+from tests.streams.diagnosis.scenario import MS, Job, Pipeline, World, nic, route, slow, slow_world
 
 CROSSED = route(1, 2, 1)[1]
 
@@ -401,3 +401,21 @@ def test_a_route_with_names_of_no_links_is_left_out() -> None:
     world = World(Job())
     world.flow_fields = {1: {"links": ["a", "b", "c", "d"]}}
     assert world.learn()["verdict"] == Verdict.HEALTHY
+
+
+def test_sends_of_messages_that_take_longer_are_a_slow_flow_only_with_slow_probes() -> None:
+    """MPI returns from a send when it likes: the time alone says nothing about the network."""
+    for probe_us, verdict in ((5.0, Verdict.HEALTHY), (105.0, Verdict.SLOW_FLOW)):
+        world = World(Pipeline(queue_pairs=False))
+        world.learn()
+        world.job.send = lambda rank, at: 9.0 * MS if rank == 2 else 0.01 * MS
+        world.probe_us = lambda source, target, us=probe_us: us if source == 2 else 5.0
+        world.step()
+        found = world.step()
+        assert (found["verdict"], found["blames_network"]) == (verdict, probe_us > 100)
+
+
+def test_sends_of_a_pair_that_took_longer_since_the_begin_cost_nothing() -> None:
+    world = World(Pipeline(queue_pairs=False, send=lambda rank, at: (9.0 if rank == 2 else 0.01) * MS))
+    world.probe_us = lambda source, target: 105.0 if source == 2 else 5.0
+    assert {world.step()["verdict"] for _ in range(8)} == {Verdict.HEALTHY}

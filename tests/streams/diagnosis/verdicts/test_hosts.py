@@ -99,6 +99,18 @@ def test_a_pause_storm_names_its_nic() -> None:
     )
 
 
+def test_a_pause_storm_of_40_ms_explains_nothing() -> None:
+    world = slow_world(queue_pairs=False)
+    last, begin_ns = route(3, 4, 1)[-1], world.job.at_ns
+    kind, closed_ns = ContentionKind.PAUSE_STORM, begin_ns + 40 * MS
+    world.contend(last, begin_ns, other=None, own=3, kind=kind, closed_ns=closed_ns)
+    found = world.step()
+    assert Verdict.PAUSE_STORM not in {
+        found["verdict"],
+        *(other["verdict"] for other in found["alternatives"]),
+    }
+
+
 def test_a_nic_that_was_a_slow_receiver_for_longer_is_no_storm() -> None:
     world = slow_world(queue_pairs=False)
     last, begin_ns = route(3, 4, 1)[-1], world.job.at_ns

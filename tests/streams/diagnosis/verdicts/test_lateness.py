@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.records import LinkState, Verdict
-from tests.streams.diagnosis.scenario import MS, Job, World, route
+from tests.streams.diagnosis.scenario import MS, Job, Pipeline, World, route, slow
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -82,3 +82,45 @@ def test_a_little_lateness_is_no_verdict() -> None:
     world = World(Job())
     world.job.compute = lambda rank, at: 8.3 * MS if rank == 3 else 8.0 * MS
     assert world.learn()["verdict"] == Verdict.HEALTHY
+
+
+def test_a_straggler_is_named_in_a_pipeline_of_messages_where_only_its_neighbour_waits_for_it() -> None:
+    world = World(Pipeline(queue_pairs=False))
+    assert world.learn()["verdict"] == Verdict.HEALTHY
+    world.job.compute = lambda rank, at: 20.0 * MS if rank == 3 else 8.0 * MS
+    world.step()
+    found = world.step()
+    assert (found["verdict"], found["ranks"], found["blames_network"]) == (Verdict.STRAGGLER, [3], False)
+    assert "outside of operations for each of them, 4.00 ms before" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("compute_ms", "network_ms"), [(20.0, 4.0), (8.0, 20.0), (8.3, 4.0)], ids=["all", "network", "a little"]
+)
+def test_a_pipeline_that_all_ranks_or_the_network_slow_down_has_no_straggler(
+    compute_ms: float, network_ms: float
+) -> None:
+    world = World(Pipeline(queue_pairs=False))
+    world.learn()
+    world.job.compute = lambda rank, at: compute_ms * MS
+    world.job.network = lambda rank, at: network_ms * MS
+    world.step()
+    assert world.step()["verdict"] != Verdict.STRAGGLER
+
+
+def test_a_rank_that_is_stopped_within_operations_is_a_straggler() -> None:
+    world = World(Job(queue_pairs=False))
+    world.learn()
+    slow(world, 2.0)
+    begin_ns = world.job.at_ns
+    batches = world.job.run()
+    batches[3]["activity"] = {
+        "interval_ns": 1000 * MS,
+        "cpu_ns": 0,
+        "io_bytes": None,
+        "disk_share": 0.0,
+        "stopped_share": 0.5,
+    }
+    found = world.diagnose(batches, begin_ns, world.job.at_ns)
+    assert (found["verdict"], found["ranks"], found["blames_network"]) == (Verdict.STRAGGLER, [3], False)
+    assert "stopped in 50% of the samples" in found["text"]

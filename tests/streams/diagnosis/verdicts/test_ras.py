@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from schemas.records import Diagnosis, HealthKind, LinkState, Verdict
-from streams.diagnosis.diagnose import evaluate
 from streams.diagnosis.job.view import JobView
 from streams.diagnosis.network.view import NetworkView
 from tests.records import make
 from tests.streams.diagnosis.job.test_ras_history import record, state
-from tests.streams.diagnosis.scenario import S
+from tests.streams.diagnosis.scenario import S, evaluate
 
 BEGIN_S = 1_700_000_000
 
