@@ -72,7 +72,7 @@ mpi:  ## build the profiler of MPI programs for another MPI, with MPICC
 	  $(filter-out native/mpi/testbed.c,$(wildcard native/mpi/*.c)) $(addprefix native/collectives/,writer.c connect.c job_name.c sockets.c) \
 	  -lpthread -ldl -Wl,-z,nodelete -Wl,--as-needed
 
-dist: $(VENV)/.complete native  ## build wheels and the agent's packages into dist/, or the parts that ARGS names
+dist: $(VENV)/.complete native  ## build wheels and the packages of agent and services into dist/, or the parts that ARGS names
 	@$(BIN)/python -m tools.release $(ARGS)
 
 docs: $(VENV)/.complete native  ## take a picture of each tab, and build the site into build/site

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.release import deb, offline, rpm, wheels
+from tools.release.packages import PACKAGES
 
 DIST: Final = wheels.ROOT / "dist"
 WORK: Final = wheels.ROOT / "build" / "release"
@@ -38,7 +39,8 @@ def _package(part: str, machine: str) -> None:
         print("rpm: not built, rpmbuild is not installed (Debian: apt-get install rpm)", flush=True)
         return
     build = deb.build if part == "deb" else rpm.build
-    print(build(_wheel(machine), machine, DIST), flush=True)
+    for package in PACKAGES:
+        print(build(package, _wheel(machine), machine, DIST), flush=True)
 
 
 def _wheel(machine: str) -> Path:

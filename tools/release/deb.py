@@ -1,4 +1,4 @@
-"""Builds the agent's package for Debian and its relatives from the file tree."""
+"""Builds a package for Debian and its relatives from its file tree."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.release import tree
+from tools.release.packages import Package
 from tools.release.wheels import ROOT
 
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -24,35 +25,36 @@ def version() -> str:
     return str(project["version"])
 
 
-def control(machine: str, size_kib: int) -> str:
-    """Return the text of the package's control file."""
+def control(package: Package, machine: str, size_kib: int) -> str:
+    """Return the text of a package's control file."""
     major, minor = map(int, tree.PYTHON.split("."))
-    python = f"python3 (>= {tree.PYTHON}), python3 (<< {major}.{minor + 1}), python{tree.PYTHON}"
-    return f"""Package: fabrictime
+    needs = f"python3 (>= {tree.PYTHON}), python3 (<< {major}.{minor + 1}), python{tree.PYTHON}"
+    if package.base is not None:
+        needs = f"{package.base.name} (= {version()})"
+    description = "\n".join(f" {line}" for line in package.description.splitlines())
+    return f"""Package: {package.name}
 Version: {version()}
 Architecture: {ARCHITECTURES[machine]}
 Maintainer: fabrictime developers <noreply@localhost>
 Installed-Size: {size_kib}
-Depends: {python}, libc6 (>= 2.28), passwd
+Depends: {needs}, libc6 (>= 2.28), passwd
 Recommends: systemd, iproute2, ethtool
 Section: net
 Priority: optional
-Description: agent and command line of fabrictime
- Puts every NIC of a GPU cluster on one nanosecond timeline, measures one-way
- delays and watches links, from software alone. This package runs the agent of
- one host; Kafka and the stream workers run elsewhere.
+Description: {package.summary}
+{description}
 """
 
 
-def build(wheel: Path, machine: str, folder: Path) -> Path:
-    """Build the package into `folder` and return its path. Raises SystemExit."""
+def build(package: Package, wheel: Path, machine: str, folder: Path) -> Path:
+    """Build a package into `folder` and return its path. Raises SystemExit."""
     folder.mkdir(parents=True, exist_ok=True)
-    package = folder / f"fabrictime_{version()}_{ARCHITECTURES[machine]}.deb"
+    file = folder / f"{package.name}_{version()}_{ARCHITECTURES[machine]}.deb"
     with tempfile.TemporaryDirectory(prefix="fabrictime-deb-") as work:
         root = Path(work) / "root"
         root.mkdir(mode=0o755)
-        tree.make(root, wheel, machine)
-        _write_control(root, machine)
+        tree.make(root, package, wheel, machine)
+        _write_control(root, package, machine)
         _run(
             [
                 "dpkg-deb",
@@ -62,13 +64,13 @@ def build(wheel: Path, machine: str, folder: Path) -> Path:
                 "--threads-max=2",
                 "--build",
                 str(root),
-                str(package),
+                str(file),
             ]
         )
-    return package
+    return file
 
 
-def _write_control(root: Path, machine: str) -> None:
+def _write_control(root: Path, package: Package, machine: str) -> None:
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     size_kib = sum(path.stat().st_size for path in files) // 1024
     sums = [
@@ -77,11 +79,11 @@ def _write_control(root: Path, machine: str) -> None:
     ]
     folder = root / "DEBIAN"
     folder.mkdir(mode=0o755)
-    (folder / "control").write_text(control(machine, size_kib), encoding="utf-8")
-    (folder / "conffiles").write_text("/etc/fabrictime/fabrictime.toml\n", encoding="utf-8")
+    (folder / "control").write_text(control(package, machine, size_kib), encoding="utf-8")
+    (folder / "conffiles").write_text(f"/etc/fabrictime/{package.settings}\n", encoding="utf-8")
     (folder / "md5sums").write_text("".join(sums), encoding="utf-8")
     for name in SCRIPTS:
-        shutil.copyfile(tree.SOURCES / name, folder / name)
+        shutil.copyfile(package.sources / name, folder / name)
         (folder / name).chmod(0o755)
 
 

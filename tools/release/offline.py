@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from tools.release import tree
+from tools.release.packages import AGENT
 from tools.release.wheels import ROOT
 
 COMPOSE: Final = ROOT / "docker-compose.yml"
@@ -36,7 +37,7 @@ def collect(wheel: Path, machine: str, folder: Path) -> Path:
     target = folder / machine
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    tree.collect_wheels(target, machine)
+    tree.collect_wheels(target, AGENT, machine)
     shutil.copyfile(wheel, target / wheel.name)
     sums = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"

@@ -1,4 +1,4 @@
-"""Builds the agent's package for Red Hat and its relatives from the same file tree."""
+"""Builds a package for Red Hat and its relatives from the same file tree."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 
 from tools.release import tree
 from tools.release.deb import version
+from tools.release.packages import Package
 
 SCRIPTS: Final = {"%post": "postinst", "%preun": "prerm", "%postun": "postrm"}
 RELEASE: Final = "1"
@@ -20,30 +21,28 @@ def is_available() -> bool:
     return shutil.which("rpmbuild") is not None
 
 
-def spec(root: Path) -> str:
-    """Return the text of the spec file. It packs the files below `root` as they are."""
-    scripts = "\n".join(
-        f"{section}\n{(tree.SOURCES / name).read_text(encoding='utf-8')}" for section, name in SCRIPTS.items()
-    )
+def spec(package: Package, root: Path) -> str:
+    """Return the text of a package's spec file. It packs the files below `root` as they are."""
+    scripts = "\n".join(f"{section}\n{package.text(name)}" for section, name in SCRIPTS.items())
+    base = package.base
+    needs = f"python{tree.PYTHON}" if base is None else f"{base.name} = {version()}-{RELEASE}"
     paths = sorted(path for path in root.rglob("*") if path.is_symlink() or path.is_file())
     listed = [f"/{path.relative_to(root)}" for path in paths]
     files = "\n".join(
         f'%config(noreplace) "{path}"' if path.startswith("/etc/") else f'"{path}"' for path in listed
     )
-    return f"""Name: fabrictime
+    return f"""Name: {package.name}
 Version: {version()}
 Release: {RELEASE}
-Summary: Agent and command line of fabrictime
+Summary: {package.summary}
 License: Apache-2.0
-Requires: python{tree.PYTHON}, shadow-utils
+Requires: {needs}, shadow-utils
 AutoReqProv: no
 %global debug_package %{{nil}}
 %global __os_install_post %{{nil}}
 %global _build_id_links none
 %description
-Puts every NIC of a GPU cluster on one nanosecond timeline, measures one-way
-delays and watches links, from software alone. This package runs the agent of
-one host; Kafka and the stream workers run elsewhere.
+{package.description}
 %install
 cp -a "{root}/." "%{{buildroot}}/"
 %files
@@ -53,19 +52,19 @@ cp -a "{root}/." "%{{buildroot}}/"
 """
 
 
-def build(wheel: Path, machine: str, folder: Path) -> Path:
-    """Build the package into `folder` and return its path. Raises SystemExit."""
+def build(package: Package, wheel: Path, machine: str, folder: Path) -> Path:
+    """Build a package into `folder` and return its path. Raises SystemExit."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fabrictime-rpm-") as work:
         root = Path(work) / "root"
         root.mkdir()
-        tree.make(root, wheel, machine)
-        file = Path(work) / "fabrictime.spec"
-        file.write_text(spec(root), encoding="utf-8")
+        tree.make(root, package, wheel, machine)
+        file = Path(work) / f"{package.name}.spec"
+        file.write_text(spec(package, root), encoding="utf-8")
         command = ["rpmbuild", "-bb", "--quiet", f"--target={machine}", f"--define=_topdir {work}/rpm"]
         command += ["--define=_binary_payload w3.zstdio", "--nodeps", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{done.stdout}{done.stderr}\nfabrictime: rpmbuild ended with {done.returncode}")
-        (package,) = (Path(work) / "rpm" / "RPMS").rglob("*.rpm")
-        return Path(shutil.move(package, folder / package.name))
+        (built,) = (Path(work) / "rpm" / "RPMS").rglob("*.rpm")
+        return Path(shutil.move(built, folder / built.name))

@@ -1,8 +1,8 @@
-"""Makes the file tree of the agent's packages: a virtual environment in /opt/fabrictime, unit, settings.
+"""Makes the file tree of a package: a virtual environment in /opt/fabrictime, units, settings.
 
-The environment holds the project's wheel and the agent's dependencies of `requirements.lock`, without an
-extra. Its Python is that of the distribution, a declared dependency. Another processor's tree is possible,
-because only wheels are unpacked.
+The environment of the agent holds the project's wheel and the agent's dependencies of `requirements.lock`,
+without an extra. Its Python is that of the distribution, a declared dependency. Another processor's tree is
+possible, because only wheels are unpacked.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tools.install import LOCK, entries_of, names_of, needed_by
+from tools.release.packages import Package
 from tools.release.wheels import ROOT, platform_tag
 
 PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The Python of the wheel, and so of the packages' host."""
 PREFIX: Final = "opt/fabrictime"
-SOURCES: Final = Path(__file__).parent / "agent"
-DROPPED: Final = ("numpy/**/tests", "psutil/tests", "pyroute2/**/tests")
-"""Tests of dependencies: a quarter of the environment."""
+DROPPED: Final = ("numpy/**/tests", "psutil/tests", "pyroute2/**/tests", "pyarrow/tests", "pyarrow/include")
+"""Tests and headers of dependencies: a quarter of the agent's environment."""
 COMMAND: Final = """#!/opt/fabrictime/bin/python -I
 import sys
 
@@ -46,18 +45,12 @@ def platforms(machine: str) -> Iterator[str]:
     yield f"manylinux2014_{machine}"
 
 
-def agent_requirements() -> dict[str, str]:
-    """Return the lock file's entries of the agent's dependencies, by package."""
-    entries = entries_of(LOCK.read_text(encoding="utf-8"))
-    return {package: entries[package] for package in sorted(needed_by(names_of([""]), entries))}
-
-
-def make(tree: Path, wheel: Path, machine: str) -> None:
-    """Write the tree for a processor from the project's wheel. Raises SystemExit if pip fails."""
+def make(tree: Path, package: Package, wheel: Path, machine: str) -> None:
+    """Write a package's tree for a processor from the project's wheel. Raises SystemExit if pip fails."""
     environment = tree / PREFIX
     packages = environment / "lib" / f"python{PYTHON}" / "site-packages"
     packages.mkdir(parents=True)
-    _install(packages, wheel, machine)
+    _install(packages, package, wheel, machine)
     for pattern in DROPPED:
         for folder in packages.glob(pattern):
             shutil.rmtree(folder)
@@ -68,6 +61,17 @@ def make(tree: Path, wheel: Path, machine: str) -> None:
         prependdir="/",
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
     )
+    for name, folder in (*package.files, (package.settings, "etc/fabrictime")):
+        _write(tree / folder / name, package.text(name), 0o644)
+    docs = tree / "usr/share/doc" / package.name
+    _write(docs / "copyright", (ROOT / "LICENSE").read_text(encoding="utf-8"), 0o644)
+    if package.base is None:
+        _write_environment(tree, environment)
+        _write_docs(docs)
+
+
+def _write_environment(tree: Path, environment: Path) -> None:
+    """Write what makes the folder a virtual environment with the command."""
     (environment / "pyvenv.cfg").write_text(
         f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {PYTHON}\n", encoding="utf-8"
     )
@@ -77,17 +81,12 @@ def make(tree: Path, wheel: Path, machine: str) -> None:
     _write(programs / "fabrictime", COMMAND, 0o755)
     (tree / "usr/bin").mkdir(parents=True)
     (tree / "usr/bin/fabrictime").symlink_to("/opt/fabrictime/bin/fabrictime")
-    for name, folder in (
-        ("fabrictime.service", "lib/systemd/system"),
-        ("60-fabrictime.rules", "lib/udev/rules.d"),
-        ("fabrictime.toml", "etc/fabrictime"),
-    ):
-        _write(tree / folder / name, (SOURCES / name).read_text(encoding="utf-8"), 0o644)
-    docs = tree / "usr/share/doc/fabrictime"
+
+
+def _write_docs(docs: Path) -> None:
     pages = ROOT / "docs"
     for page in [pages / "fabrictime.toml", *sorted(pages.rglob("*.md"))]:
         _write(docs / page.relative_to(pages), page.read_text(encoding="utf-8"), 0o644)
-    _write(docs / "copyright", (ROOT / "LICENSE").read_text(encoding="utf-8"), 0o644)
 
 
 def _write(path: Path, text: str, mode: int) -> None:
@@ -96,20 +95,23 @@ def _write(path: Path, text: str, mode: int) -> None:
     path.chmod(mode)
 
 
-def _install(packages: Path, wheel: Path, machine: str) -> None:
-    """Unpack the wheels of the agent for the processor."""
+def _install(packages: Path, package: Package, wheel: Path, machine: str) -> None:
+    """Unpack the wheels of a package for the processor."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-wheels-") as folder:
-        collect_wheels(Path(folder), machine)
-        wheels = [str(wheel), *map(str, sorted(Path(folder).glob("*.whl")))]
+        collect_wheels(Path(folder), package, machine)
+        own = [wheel] if package.base is None else []
+        wheels = map(str, [*own, *sorted(Path(folder).glob("*.whl"))])
         pip("install", machine, "--target", str(packages), "--no-compile", "--no-index", *wheels)
     shutil.rmtree(packages / "bin", ignore_errors=True)
 
 
-def collect_wheels(folder: Path, machine: str) -> None:
-    """Put the wheels of the agent's dependencies into a folder, after a check of the lock file's hashes."""
-    entries = agent_requirements()
-    sources = "".join(entries.pop(package) for package in SOURCE_ONLY)
+def collect_wheels(folder: Path, package: Package, machine: str) -> None:
+    """Put the wheels of a package's dependencies into a folder, after a check of the lock file's hashes."""
+    entries = package.requirements()
+    sources = "".join(entries.pop(name) for name in SOURCE_ONLY if name in entries)
     for command, text in (("download", "".join(entries.values())), ("wheel", sources)):
+        if not text:
+            continue
         with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="fabrictime-lock-") as requirements:
             requirements.write(text)
             requirements.flush()

@@ -1,6 +1,7 @@
-"""The agent's package for Red Hat."""
+"""Packages for Red Hat."""
 
 from tools.release import rpm, tree
+from tools.release.packages import AGENT, SERVICES
 
 
 def test_the_spec_lists_each_file_and_keeps_changed_settings(tmp_path):
@@ -9,7 +10,7 @@ def test_the_spec_lists_each_file_and_keeps_changed_settings(tmp_path):
     (tmp_path / "opt").mkdir()
     (tmp_path / "opt/a file").touch()
     (tmp_path / "opt/link").symlink_to("/usr/bin/true")
-    text = rpm.spec(tmp_path)
+    text = rpm.spec(AGENT, tmp_path)
     files = text.partition("%files\n")[2].partition("%post\n")[0].splitlines()
     assert files == [
         "%defattr(-,root,root)",
@@ -19,4 +20,10 @@ def test_the_spec_lists_each_file_and_keeps_changed_settings(tmp_path):
     ]
     assert f"Requires: python{tree.PYTHON}, shadow-utils" in text
     for section, name in rpm.SCRIPTS.items():
-        assert f"{section}\n{(tree.SOURCES / name).read_text()}" in text
+        assert f"{section}\n{AGENT.text(name)}" in text
+
+
+def test_the_services_need_the_agent_of_their_version(tmp_path):
+    text = rpm.spec(SERVICES, tmp_path)
+    assert f"\nRequires: fabrictime = {rpm.version()}-{rpm.RELEASE}, shadow-utils\n" in text
+    assert "Name: fabrictime-services\n" in text
