@@ -125,12 +125,15 @@ def evidence_of(settings: Config) -> EvidenceSettings:
     return evidence_settings(settings, running_log(settings))
 
 
-def evidence_settings(settings: Config, log: KafkaSettings) -> EvidenceSettings:
-    """Return the settings for reading evidence from a log: its address, and the periods of its sources."""
+def evidence_settings(settings: Config, log: KafkaSettings, shards: tuple[str, ...] = ()) -> EvidenceSettings:
+    """Return the settings for reading evidence from a log: its address, and the periods of its sources.
+
+    `shards`: those whose evidence alone is read; by default that of the whole fleet.
+    """
     from fabrictime.state.evidence_reader import EvidenceSettings, fresh_s_of
 
     web = settings.web
-    return EvidenceSettings(log, web.links_group, fresh_s_of(web.window_ms, web.commit_interval_ms))
+    return EvidenceSettings(log, web.links_group, fresh_s_of(web.window_ms, web.commit_interval_ms), shards)
 
 
 def settings_of(path: Path | None, directory: Path | None, log: str | None = None) -> Any:

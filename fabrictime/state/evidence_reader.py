@@ -20,7 +20,7 @@ from schemas.kafka.offset_reader import OffsetReader
 from schemas.kafka.reader import LogUnavailable
 from schemas.kafka.settings import KafkaSettings
 from schemas.log_time import is_log_time_wrong
-from schemas.topics import CLOCK_OFFSETS, LINKS
+from schemas.topics import CLOCK_OFFSETS, LINKS, Topic
 
 PERIOD_S: Final = 1.0
 """Time between two readings, s."""
@@ -37,6 +37,9 @@ class EvidenceSettings:
     kafka: KafkaSettings
     links_group: str = "fabrictime-links"
     fresh_s: float = FRESH_S
+    shards: tuple[str, ...] = ()
+    """Shards whose positions alone are read, and no record: the reading of an agent does not grow with the
+    fleet. Empty: all positions are read, and the newest clock records, which show that log time is wrong."""
 
 
 def fresh_s_of(window_ms: int, commit_interval_ms: int) -> float:
@@ -52,7 +55,10 @@ class EvidenceReader:
         self.ages = EvidenceAges(settings.fresh_s)
         self._kafka = settings.kafka
         self._registry = settings.kafka.registry()
-        self._reader = OffsetReader(settings.kafka, (LINKS, CLOCK_OFFSETS), settings.links_group)
+        self._reads_records = not settings.shards
+        clock_keys = tuple(f"{shard}/0" for shard in settings.shards)
+        keys: dict[Topic, tuple[str, ...]] = {LINKS: settings.shards, CLOCK_OFFSETS: clock_keys}
+        self._reader = OffsetReader(settings.kafka, (LINKS, CLOCK_OFFSETS), settings.links_group, keys)
         self._clocks_end: dict[Place, int] = {}
         self._fleet: SimulatedTimeReader | None = None
         """Reads the inventory while log time looks wrong; None otherwise."""
@@ -85,6 +91,8 @@ class EvidenceReader:
         is_first = self.ages.take(Source.PROBES, sum(links.values()), now_s)
         self.ages.take(Source.CLOCKS, sum(clocks.values()), now_s)
         self.ages.take(Source.LINKS, sum(committed.values()), now_s, is_done=not unread)
+        if not self._reads_records:
+            return
         if is_first:
             self._set_ages_at_start(links, clocks, unread)
         elif clocks != self._clocks_end:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from schemas.kafka.message import Place
+from schemas.kafka.partitioning import partition_of
 from schemas.kafka.reader import LogUnavailable, TopicMissing
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import Topic
@@ -30,13 +31,23 @@ class OffsetReader:
     The reader does not join the group. All methods raise LogUnavailable.
     """
 
-    def __init__(self, cluster: KafkaSettings | str, topics: Iterable[Topic], group: str) -> None:
-        """Create the client without connecting."""
+    def __init__(
+        self,
+        cluster: KafkaSettings | str,
+        topics: Iterable[Topic],
+        group: str,
+        partition_keys: Mapping[Topic, Iterable[str]] | None = None,
+    ) -> None:
+        """Create the client without connecting.
+
+        `partition_keys`: keys by topic, to read only the partitions of these keys.
+        """
         import confluent_kafka.admin  # noqa: F401 - see TopicReader
         from confluent_kafka import Consumer
 
         self._cluster = as_settings(cluster)
-        self._topics = [topic.name for topic in topics]
+        self._keys = {topic.name: list((partition_keys or {}).get(topic, ())) for topic in topics}
+        """Maps topic to the keys whose partitions are read; all partitions are read without a key."""
         self._places: list[Place] = []
         self._consumer = Consumer(
             {
@@ -111,10 +122,15 @@ class OffsetReader:
 
     def _known_places(self) -> list[Place]:
         metadata = self._consumer.list_topics(timeout=TIMEOUT_S).topics
-        for name in self._topics:
+        places: list[Place] = []
+        for name, keys in self._keys.items():
             if name not in metadata or metadata[name].error is not None or not metadata[name].partitions:
                 raise TopicMissing(f"topic {name}: does not exist at {self._cluster.bootstrap}")
-        return [(name, number) for name in self._topics for number in sorted(metadata[name].partitions)]
+            numbers = set(metadata[name].partitions)
+            if keys:
+                numbers = {partition_of(key, len(numbers)) for key in keys}
+            places += [(name, number) for number in sorted(numbers)]
+        return places
 
     def _unavailable(self, error: Any) -> LogUnavailable:
         return LogUnavailable(f"log {self._cluster.bootstrap}: {error.args[0].str()}")

@@ -152,7 +152,7 @@ async def _run(run: Run) -> int:
             watcher.start()
         with (
             contextlib.closing(run.export(supervisor.snapshot)),
-            EvidenceWatch(evidence_settings(run.config, run.config.kafka)) as evidence,
+            EvidenceWatch(evidence_settings(run.config, run.config.kafka, run.own_shards)) as evidence,
         ):
             sources = _Seen(supervisor, None if watcher is None else watcher.view, evidence)
             await _show_until(run, console, sources, stop)

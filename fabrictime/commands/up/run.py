@@ -85,6 +85,11 @@ class Run:
         return not self.agent_only or self.for_s is not None
 
     @property
+    def own_shards(self) -> tuple[str, ...]:
+        """The shards whose evidence alone an agent reads; empty where that of the whole fleet is read."""
+        return tuple(sorted({nic.shard for nic in self.nics})) if self.agent_only else ()
+
+    @property
     def data_folders(self) -> list[Path]:
         """The folders of the log and history that run here."""
         up = self.config.up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,9 +11,11 @@ import pytest
 
 from fabrictime.state.evidence import CHECKING, Verdict
 from fabrictime.state.evidence_reader import EvidenceReader, EvidenceSettings, EvidenceWatch, fresh_s_of
+from schemas.kafka.offset_reader import OffsetReader
+from schemas.kafka.partitioning import partition_of
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.settings import KafkaSettings
-from schemas.topics import INVENTORY
+from schemas.topics import CLOCK_OFFSETS, INVENTORY
 from tests.fabrictime.evidence import SHARD, FreshEvidence
 from tests.records import make
 
@@ -108,6 +111,30 @@ def test_evidence_that_stopped_before_is_missing_and_the_change_is_reported(log:
             "no fresh clock window",
         }
         within(watch, lambda verdict: bool(changes))
+
+
+def shard_in(partition: int, count: int) -> str:
+    """Return a shard whose link evidence and clocks are in this partition of `count`."""
+    names = (f"s{number}" for number in itertools.count())
+    return next(
+        name for name in names if {partition_of(key, count) for key in (name, f"{name}/0")} == {partition}
+    )
+
+
+def test_an_agent_reads_the_positions_of_its_shards_and_no_record(
+    evidence: FreshEvidence, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(OffsetReader(log, [CLOCK_OFFSETS], "g")) as all_places:
+        count = len(all_places.ends())
+    assert count > 1
+    monkeypatch.setattr(OffsetReader, "messages_at", lambda *given: pytest.fail("a record is read"))
+    kafka = KafkaSettings(bootstrap=log)
+    missing: list[int] = []
+    for shard in (shard_in(0, count), shard_in(1, count)):
+        settings = EvidenceSettings(kafka, fresh_s=FRESH_S, shards=(shard,))
+        with EvidenceWatch(settings) as watch:
+            missing.append(len(watch.await_verdict().missing))
+    assert missing == [0, 2], "probes and clocks are published in partition 0 alone"
 
 
 def test_a_log_that_does_not_answer_is_named() -> None:

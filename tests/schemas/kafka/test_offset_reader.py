@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from schemas.kafka.offset_reader import OffsetReader
+from schemas.kafka.partitioning import partition_of
 from schemas.kafka.reader import LogUnavailable, TopicMissing
 from schemas.topics import LINKS
 
@@ -40,6 +41,13 @@ def test_ends_advance_with_messages_and_committed_offsets_with_the_group(
     assert [(place, message.value()) for place, message in found.items()] == [(PLACES[1], b"4")]
     assert reader.messages_at({PLACES[1]: 5}, 0.3) == {}
     assert reader.messages_at({}) == {}
+
+
+def test_only_the_partitions_of_given_keys_are_read(log: str) -> None:
+    for key in ("a", "b", "c"):
+        reader = OffsetReader(log, [LINKS], "of-links", {LINKS: [key]})
+        assert set(reader.ends()) == {(LINKS.name, partition_of(key, len(PLACES)))}
+        reader.close()
 
 
 def test_a_topic_that_is_missing_and_a_log_that_does_not_answer_are_named(log: str) -> None:

@@ -47,6 +47,8 @@ def test_an_agent_alone_reads_no_records_of_the_fleet(tmp_path: Path) -> None:
         return Run(settings, tmp_path, for_s, False, listed=True, nics=[NIC])
 
     assert not run(None).follows_fleet
+    assert run(None).own_shards == ("fabric",)
+    assert run(None, services="on").own_shards == ()
     assert run(10.0).follows_fleet, "the scorecard needs them"
     assert run(None, services="on").follows_fleet
 
