@@ -26,6 +26,7 @@ from actuators.flows.applier import Applier
 from actuators.flows.command_io import CommandIO, CommandItem
 from actuators.flows.local_repair import DeadLinks, LocalRepair
 from actuators.flows.metrics import FlowMetrics
+from actuators.flows.pending import PendingMessages
 from actuators.flows.signed_input import SignedInput
 from actuators.flows.state import MOVES, key_of
 from actuators.journal import Journal, State
@@ -34,10 +35,11 @@ from schemas import codec
 from schemas.ids import host_of
 from schemas.ipc import SocketFile, receive_at, received
 from schemas.kafka.message import Message
+from schemas.kafka.schema_log import FollowedSchemas, SchemaUnread
 from schemas.limits import EVERYONE
 from schemas.log_fields import log_fields
 from schemas.process_part import Part, own_process
-from schemas.records import ActionOutcome, ActionReport, ActMode, ActuatorConfig, HostState, PathStatusReport
+from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, PathStatusReport
 from schemas.topics import CONFIG, DECISIONS, FALLBACKS, FLOWS, MAX_ELEMENTS
 from schemas.unexpected import DATA_ERRORS, refusal
 
@@ -97,6 +99,9 @@ class FlowActuator:
             self.endpoints.close()
             raise
         self._inputs = SignedInput(settings.control, self.journal, registry, command_io.reject)
+        handlers = (self._take_config, self._take_fallbacks, self._take_decision)
+        kinds = ("config", "fallbacks", "decision")
+        self._pending = PendingMessages(dict(zip(kinds, handlers, strict=True)), command_io)
         boot = None if simulated else _boot()
         states = _of_hosts(self.journal.states)
         self._kernels: dict[str, KernelPacing] = {}
@@ -151,6 +156,7 @@ class FlowActuator:
         for key, events in self.selector.select(self._wait_s(max_wait_s)):
             key.data(events)
         self._take_some()
+        self._pending.refuse_late()
         self.endpoints.tick()
         self._repair()
         now_s = time.monotonic()
@@ -220,7 +226,8 @@ class FlowActuator:
             f"{len(modes)} hosts, {sum(modes)} ACT, {self.endpoints.flows()} flows of "
             f"{self.endpoints.connected} endpoints, {moved} actions in force; reports: {counts or 'none'}; "
             f"{self.statuses_received} path status reports, {dead} dead links; "
-            f"{self.command_io.rejected} refused, {self.endpoints.refused} lines unreadable"
+            f"{self.command_io.rejected} refused, {len(self._pending)} waiting for their schema, "
+            f"{self.endpoints.refused} lines unreadable"
         )
 
     # --- internals ---
@@ -295,7 +302,9 @@ class FlowActuator:
         except DATA_ERRORS as error:
             self.command_io.reject(message, refusal(error))
             return
-        if record is not None:
+        if record is None:
+            self._pending.supersede(message)
+        else:
             self.appliers[host].see_epoch(record["shard"], record["epoch"])
         self._repairs[host].take_fallbacks(record)
 
@@ -306,7 +315,7 @@ class FlowActuator:
             return
         try:
             record = codec.decode(message.value, FLOWS.type, self._registry)
-        except codec.BadRecord:  # the reader that keeps flows rejects it
+        except (codec.BadRecord, SchemaUnread):  # the reader that keeps flows rejects it
             return
         for key in kernel.take_flows(record):
             self.appliers[kernel.host].seen(key)
@@ -324,17 +333,15 @@ class FlowActuator:
     def _take(self, incoming: CommandItem) -> None:
         if incoming.record is not None:
             self.appliers[incoming.record["host"]].published(incoming.record)
+        elif incoming.kind == "schemas":
+            self._pending.retry(incoming.whole_at_s)
         elif incoming.message is None:
             self.ready = True
             self._set_config()
-        elif incoming.kind == "config":
-            self._take_config(incoming.message)
         elif incoming.kind == "flows":
             self._take_flows(incoming.message)
-        elif incoming.kind == "fallbacks":
-            self._take_fallbacks(incoming.message)
         else:
-            self._take_decision(incoming.message)
+            self._pending.process(incoming.kind, incoming.message)
 
     def _take_config(self, message: Message) -> None:
         key = message.key
@@ -349,6 +356,7 @@ class FlowActuator:
             self._records.pop(key, None)
         else:
             self._records[key] = record
+        self._pending.supersede(message)
         if self.ready:
             self._set_config()
 
@@ -386,17 +394,7 @@ class FlowActuator:
         self._publish_state(ending=False)
 
     def _publish_state(self, *, ending: bool) -> None:
-        rows: list[HostState] = [
-            {
-                "host": host,
-                "mode": ActMode.ACT if applier.limits.act else ActMode.OBSERVE,
-                "config_version": applier.limits.version,
-                "flows": self.endpoints.flows(host),
-                "in_force": applier.in_force,
-                "reverting": applier.reverting,
-            }
-            for host, applier in self.appliers.items()
-        ]
+        rows = [applier.state(self.endpoints.flows(host)) for host, applier in self.appliers.items()]
         at_ns, parts = self.now_ns(), max(1, -(-len(rows) // MAX_ELEMENTS))
         for part in range(parts):
             self.command_io.state(
@@ -426,7 +424,8 @@ def main(
     """
     stopping, notifier = part or own_process()
     actuator_name = name or (hosts[0].host if len(hosts) == 1 else socket.gethostname())
-    registry = settings.kafka.registry()
+    is_followed = settings.kafka.schema_registry_url is None
+    registry: codec.Registry = FollowedSchemas() if is_followed else settings.kafka.registry()
     command_io = CommandIO(
         settings.kafka,
         actuator_name,

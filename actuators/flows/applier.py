@@ -18,8 +18,9 @@ from actuators.flows.host_state import HostState
 from actuators.flows.reporter import Attempt, Reporter
 from actuators.flows.state import MOVES, FlowFence, FlowState, Token, key_of, reported_fields
 from actuators.journal import NoJournal, StateStore
+from schemas import records
 from schemas.limits import Limits
-from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, Decision, FlowAction
+from schemas.records import ActionOutcome, ActionReport, ActMode, ActuatorConfig, Decision, FlowAction
 
 _log = logging.getLogger(__name__)
 
@@ -211,6 +212,17 @@ class Applier:
     def busy(self) -> bool:
         """True while a command is unanswered."""
         return any(flow.busy for flow in self._commands.flows.values())
+
+    def state(self, flows: int) -> records.HostState:
+        """Return the host's part of the actuator's state. `flows`: number of its open flows."""
+        return {
+            "host": self.host,
+            "mode": ActMode.ACT if self.limits.act else ActMode.OBSERVE,
+            "config_version": self.limits.version,
+            "flows": flows,
+            "in_force": self.in_force,
+            "reverting": self.reverting,
+        }
 
     # --- one flow ---
 

@@ -1,26 +1,30 @@
 """Kafka I/O of the flow actuator, in a thread of its own.
 
 It reads decisions, fallbacks and config from the partitions that the hosts hash to, and publishes reports,
-states and rejects. The acting thread takes messages from a queue and is woken by an eventfd. An offset is
-committed once its message is processed and reported, in order. A long queue pauses the decisions. Config has
-its own queue and is taken first, because it can stop all actions.
+states and rejects. Without a schema registry it also follows the schemas of other versions. The acting thread
+takes messages from a queue and is woken by an eventfd. An offset is committed once its message is processed
+and reported, in order. A long queue pauses the decisions. Config has its own queue and is taken first: it can
+stop all actions.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
+import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from actuators.clock.consumer import RareWarnings, reject_record
 from schemas import codec
 from schemas.kafka.message import Message, Place
+from schemas.kafka.offset_reader import OffsetReader
 from schemas.kafka.producer import NOT_QUEUED, open_producer
 from schemas.kafka.reader import (
     BEGINNING,
@@ -32,17 +36,31 @@ from schemas.kafka.reader import (
     back,
     committed,
 )
+from schemas.kafka.schema_log import FollowedSchemas
 from schemas.kafka.settings import KafkaSettings, service_options
 from schemas.metrics.base import Sample
 from schemas.metrics.sources import SOURCES
 from schemas.records import ActionReport, ActuatorState
-from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, FALLBACKS, FLOWS, REJECTS, R, Topic
+from schemas.topics import (
+    ACTIONS,
+    ACTUATORS,
+    CONFIG,
+    DECISIONS,
+    FALLBACKS,
+    FLOWS,
+    REJECTS,
+    SCHEMAS,
+    R,
+    Topic,
+)
 
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
 _COMMIT_S: Final = 0.2
 _RETRY_S: Final = 0.2
+_REASSIGN_S: Final = 10.0
+"""Time between two attempts to assign the topic of schemas on a log that lacks it."""
 _LOOKBACK_S: Final = 10.0
 """Time before its start, s, from which an actuator without a committed offset reads."""
 _MAX_UNSENT: Final = 20_000
@@ -53,6 +71,10 @@ _MAX_QUEUED_BYTES: Final = 32 << 20
 _BATCH: Final = 1000
 _DECISION_BYTES: Final = 32_768
 """Size of a message above which it cannot be a valid decision."""
+_CHECK_S: Final = 1.0
+"""Time between two checks of whether the rows of the topic of schemas have all arrived."""
+_WHOLE: Final = (CONFIG.name, SCHEMAS.name)
+"""Topics that are read whole before the actuator acts, and never paused."""
 
 
 @dataclass(slots=True)
@@ -89,14 +111,16 @@ class Offsets:
 class CommandItem:
     """An item for the acting thread.
 
-    `kind` is the short name of a message's topic, `ready` once the whole config is read, or `published` for a
-    report that the log has stored.
+    `kind` is the short name of a message's topic, `ready` once config and schemas are read whole, or
+    `published` for a report that the log has stored.
     """
 
     kind: str
     message: Message | None = None
-    """The message; None for `ready` and `published`."""
+    """The message; None for `ready`, `published` and `schemas`, whose rows the registry has already."""
     record: ActionReport | None = None
+    whole_at_s: float = -math.inf
+    """With `schemas`: monotonic time up to which all rows of the topic have arrived."""
 
     @property
     def size_bytes(self) -> int:
@@ -116,17 +140,21 @@ class CommandIO:
         *,
         flows: bool = False,
     ) -> None:
-        """`name`: the actuator's name, which is part of its group id. `flows`: also read the hosts' flow
-        reports, starting with the next ones."""
-        self._registry = registry
+        """`name`: the actuator's name, which is part of its group id. `registry`: `FollowedSchemas` gets the
+        rows of the topic of schemas. `flows`: also read the hosts' flow reports, starting with the next ones.
+        """
+        self._cluster, self._group, self._registry = cluster, f"fabrictime-act-{name}", registry
+        self._followed = registry if isinstance(registry, FollowedSchemas) else None
         starts: dict[Topic, Start] = {DECISIONS: committed(END), FALLBACKS: BEGINNING, CONFIG: BEGINNING}
+        if self._followed is not None:
+            starts[SCHEMAS] = BEGINNING
         if flows:
             starts[FLOWS] = END
         self._reader = TopicReader(
             cluster,
             starts,
-            partition_keys={topic: hosts for topic in starts if topic is not CONFIG},
-            group=f"fabrictime-act-{name}",
+            partition_keys={topic: hosts for topic in starts if topic.name not in _WHOLE},
+            group=self._group,
             fetch_wait_ms=500,
             options={**service_options(cluster), "auto.offset.reset": "earliest"},
         )
@@ -140,12 +168,20 @@ class CommandIO:
         )
         self.queued: deque[CommandItem] = deque()
         self.urgent: deque[CommandItem] = deque()
-        """Config and `ready`; taken before `queued`."""
+        """Config, schemas and `ready`; taken before `queued`."""
         self._given_bytes = self._taken_bytes = 0
         self._paused: list[Place] = []
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._offsets: dict[Place, Offsets] = {}
-        self._config_read = False
+        self._is_ready = False
+        self._assign_s = 0.0
+        """Monotonic time of the next attempt to assign missing topics; infinite once none is missing."""
+        self._asked_s = self._answered_s = -math.inf
+        """Monotonic time of the newest message whose schema has not arrived, and of the newest one for which
+        it was checked whether it is on the topic."""
+        self._check_s = 0.0
+        self._schemas_next = 0
+        """Offset after the last row of the topic of schemas that has arrived."""
         self._warn = RareWarnings(_log)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -174,6 +210,10 @@ class CommandIO:
         queued = self.queued.popleft()
         self._taken_bytes += queued.size_bytes
         return queued
+
+    def check_schemas(self, at_s: float) -> None:
+        """Give an item `schemas` once all schemas that the log held at this monotonic time have arrived."""
+        self._asked_s = at_s
 
     def report(self, record: ActionReport, done: Callable[[], None]) -> None:
         """Publish an `ActionReport`. `done` is called once the log has stored it, or once it is dropped."""
@@ -237,7 +277,7 @@ class CommandIO:
                 delivered(error, None)
 
     def _give(self, queued: CommandItem) -> None:
-        if queued.kind in ("config", "ready"):
+        if queued.kind in ("config", "schemas", "ready"):
             self.urgent.append(queued)
         else:
             self._given_bytes += queued.size_bytes
@@ -251,16 +291,20 @@ class CommandIO:
         while not self._stopping.is_set():
             try:
                 self._producer.poll(0)
-                if not self.assigned and not self._assign():
+                if time.monotonic() >= self._assign_s:
+                    self._assign()
+                if not self.assigned:
                     self._stopping.wait(_RETRY_S)
                     continue
                 self._pause()
                 for message in self._reader.poll(_POLL_S, _BATCH, at_once=True):
                     self._take(message)
-                if not self._config_read and not any(name == CONFIG.name for name, _ in self._reader.behind):
-                    self._config_read = True
+                if not self._is_ready and not any(name in _WHOLE for name, _ in self._reader.behind):
+                    self._is_ready = True
                     self._give(CommandItem("ready"))
                 now_s = time.monotonic()
+                if self._asked_s > self._answered_s and now_s >= self._check_s:
+                    self._check_schemas(now_s)
                 if now_s - commit_s >= _COMMIT_S:
                     commit_s = now_s
                     self._commit()
@@ -268,31 +312,53 @@ class CommandIO:
                 self._warn(str(error))
 
     def _pause(self) -> None:
-        """Pause all partitions except those of config while the queue is long."""
+        """Pause all partitions except those of config and schemas while the queue is long."""
         waiting, size = len(self.queued), self._given_bytes - self._taken_bytes
         if not self._paused and (waiting > _MAX_QUEUED or size > _MAX_QUEUED_BYTES):
-            self._paused = [place for place in self._reader.assigned if place[0] != CONFIG.name]
+            self._paused = [place for place in self._reader.assigned if place[0] not in _WHOLE]
             self._reader.pause(self._paused)
         elif self._paused and waiting < _MAX_QUEUED // 2 and size < _MAX_QUEUED_BYTES // 2:
             self._reader.resume(self._paused)
             self._paused = []
 
-    def _assign(self) -> bool:
-        """Assign the partitions. Decisions start at the committed offset; without one, `_LOOKBACK_S` ago."""
+    def _assign(self) -> None:
+        """Assign the partitions of the topics that exist: all are needed but the schemas, which a log of
+        former versions lacks. Decisions start at the committed offset; without one, `_LOOKBACK_S` ago.
+        """
+        if self.assigned:  # decisions go on to be read if the log does not answer now
+            self._assign_s = time.monotonic() + _REASSIGN_S
         self._reader.starts[DECISIONS] = committed(back(_LOOKBACK_S))
-        try:
-            self._reader.connect()
-        except TopicMissing as error:
-            self._warn(str(error))
-            return False
-        with self._lock:
-            self._offsets = {
-                place: Offsets() for place in self._reader.assigned if place[0] == DECISIONS.name
-            }
-        self.assigned = True
-        return True
+        missing = self._reader.assign_available()
+        if not missing:
+            self._assign_s = math.inf
+        if any(name != SCHEMAS.name for name in missing):
+            self._warn(f"topics {', '.join(missing)}: do not exist")
+        elif not self.assigned:
+            with self._lock:
+                self._offsets = {
+                    place: Offsets() for place in self._reader.assigned if place[0] == DECISIONS.name
+                }
+            self.assigned = True
+
+    def _check_schemas(self, now_s: float) -> None:
+        """Give an item if no schema for which the acting thread waits is still to come."""
+        self._check_s, asked_s = now_s + _CHECK_S, self._asked_s
+        with closing(OffsetReader(self._cluster, [SCHEMAS], self._group)) as reader:
+            try:
+                ends = list(reader.ends().values())
+            except TopicMissing:
+                ends = [0]
+        if ends and self._schemas_next >= max(ends):
+            self._answered_s = asked_s
+            self._give(CommandItem("schemas", whole_at_s=asked_s))
 
     def _take(self, message: Message) -> None:
+        if message.topic == SCHEMAS.name:
+            self._schemas_next = message.offset + 1
+            if self._followed is not None:
+                self._followed.take(message)
+            self._give(CommandItem("schemas"))
+            return
         kind = {
             DECISIONS.name: "decision",
             FALLBACKS.name: "fallbacks",

@@ -389,7 +389,8 @@ class TopicReader:
         """
         from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
-        offset = OFFSET_END if self.starts[TOPICS[topic]] == END else OFFSET_BEGINNING
+        start = next(start for started, start in self.starts.items() if started.name == topic)
+        offset = OFFSET_END if start == END else OFFSET_BEGINNING
         lost = [TopicPartition(topic, partition, offset)]
         self._consumer.incremental_unassign(lost)  # librdkafka has stopped it, so no seek is possible
         self._consumer.incremental_assign(lost)

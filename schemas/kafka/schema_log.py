@@ -3,10 +3,14 @@
 `fabrictime topics create` publishes the schemas of its version there, before a process of that version
 writes. So an older process reads records of a newer one, by Avro's schema resolution. The key is the
 fingerprint in hexadecimal digits, the value the schema as JSON: no message is needed to read it.
+
+`LogSchemas` reads the topic when a message needs it. `FollowedSchemas` gets each row from a consumer that
+follows the topic, so a process that must not wait has the schemas before the records.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -15,6 +19,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
+from schemas.kafka.message import Message
 from schemas.kafka.reader import BEGINNING, LogUnavailable, TopicReader
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import SCHEMAS
@@ -42,6 +47,39 @@ def read_schemas(cluster: KafkaSettings | str) -> dict[bytes, Mapping[str, Any]]
             except (ValueError, RecursionError) as error:
                 _log.warning("%s@%d: no schema: %s", SCHEMAS.name, message.offset, error)
     return schemas
+
+
+class SchemaUnread(OSError):
+    """The topic holds a schema that is not read yet, or none; the message that needs it may be good."""
+
+
+class FollowedSchemas:
+    """Implements `codec.Registry` with the rows of the topic that a consumer passes on."""
+
+    def __init__(self) -> None:
+        """Start without a schema."""
+        self._texts: dict[bytes, bytes] = {}
+
+    def take(self, message: Message) -> None:
+        """Keep a row of the topic. Its text is parsed when a message needs the schema."""
+        with contextlib.suppress(ValueError):
+            self._texts[bytes.fromhex(message.key)] = message.value or b""
+
+    def id_of(self, name: str, schema: Mapping[str, Any]) -> None:
+        """Return None: our messages carry fingerprints."""
+
+    def schema_of(self, schema_id: int | bytes) -> Mapping[str, Any]:
+        """Return the schema with this fingerprint. Raises KeyError for an id or a row that is no schema, and
+        SchemaUnread if no such row has arrived."""
+        if isinstance(schema_id, int):
+            raise KeyError(f"schema {schema_id}: no schema registry is set")
+        if schema_id not in self._texts:
+            raise SchemaUnread(f"{SCHEMAS.name}: schema {schema_id.hex()} has not arrived")
+        try:
+            schema: Mapping[str, Any] = json.loads(self._texts[schema_id])
+        except (ValueError, RecursionError) as error:
+            raise KeyError(f"{SCHEMAS.name}: schema {schema_id.hex()}: {error}") from error
+        return schema
 
 
 class LogSchemas:

@@ -6,11 +6,20 @@ from __future__ import annotations
 
 import itertools
 import signal
+import time
+from contextlib import closing
 
 import pytest
 
-from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, REJECTS
+from actuators.flows import pending
+from actuators.flows.actuator import FlowActuator
+from actuators.flows.command_io import CommandIO
+from actuators.settings import ActuatorSettings, HostSettings
+from fabrictime.runtime.topics_admin import publish_schemas
+from schemas.kafka.schema_log import FollowedSchemas
+from schemas.topics import ACTIONS, ACTUATORS, CONFIG, DECISIONS, REJECTS, SCHEMAS
 from tests.actuators import desk
+from tests.later_schema import later_message, send_schema
 
 S = 1_000_000_000
 EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
@@ -146,8 +155,9 @@ def test_two_policy_workers_duplicates_and_reordered_decisions(log, read, start_
 
 def test_a_lease_ends_in_time_while_the_log_is_stopped(log, read, start_act, own, decide, wait_for):
     log.put(CONFIG.name, "*", config())
-    start_act("h1")
+    act = start_act("h1")
     owner = own("h1", sock_7=50_000)
+    wait_for(lambda: "acts for" in act.output)  # a busy machine may take longer than the lease lasts
     paced = decide(action="PACE", rate_bps=20_000_000, to_path=None, lasts_s=3.0)
     wait_for(lambda: owner.rates == {KEY: 20_000_000})
     log.down()
@@ -210,3 +220,81 @@ def test_invalid_lines_are_answered_and_have_no_effect(log, start_act, own, deci
         == "APPLIED"
     )
     assert valid.moves == [(KEY, 50_001)]
+
+
+class Stepped:
+    """The actuator in this process, with a real log, so that a test can hold up the topic of schemas."""
+
+    def __init__(self, log, folder):
+        registry, kafka = FollowedSchemas(), {"bootstrap": log.bootstrap}
+        settings = ActuatorSettings(kafka=kafka, control_socket=folder / "c.sock", settle_ms=3000)
+        hosts = [HostSettings(host="h1", clock_file=folder / "clock")]
+        self.command_io = CommandIO(settings.kafka, "h1", ["h1"], registry)
+        self.actuator = FlowActuator(
+            settings, hosts, "h1", self.command_io, simulated=True, registry=registry
+        )
+        self.command_io.start()
+        self.until(lambda: self.actuator.ready)
+
+    def until(self, done, timeout_s=60.0):
+        end_s = time.monotonic() + timeout_s
+        while not done():
+            assert time.monotonic() < end_s, self.actuator.status
+            self.actuator.step(0.01)
+
+    def hold_up_schemas(self):
+        self.command_io._reader.pause([(SCHEMAS.name, 0)])
+
+    def let_schemas_come(self):
+        self.command_io._reader.resume([(SCHEMAS.name, 0)])
+
+    def close(self):
+        self.command_io.close()
+        self.actuator.close()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_decisions_of_a_later_version_wait_for_their_schema(
+    log, read, own, decide, tmp_path, monkeypatch, restarted
+):
+    """None is lost, not even by an end meanwhile, none is applied twice, and none after its expiry."""
+    monkeypatch.setattr(pending, "MAX_WAIT_S", 1000.0)
+    publish_schemas(log.bootstrap)
+    send_schema(log.bootstrap, "ActuatorConfig")
+    log.put(CONFIG.name, "*", later_message("ActuatorConfig", config()))
+    owner = own("h1", sock_7=50_000, sock_8=51_000, sock_9=52_000)
+    expired = decision(key="sock:7", to_path=50_009, lasts_s=-1)
+    excluded = decision(key="sock:8", to_path=51_009)
+    waiting = decision(key="sock:9", to_path=52_001)
+    with closing(Stepped(log, tmp_path)) as stepped:
+        stepped.until(lambda: stepped.actuator.endpoints.flows() == 3)
+        stepped.hold_up_schemas()
+        send_schema(log.bootstrap, "Decision")
+        for later in (expired, excluded, waiting, waiting):
+            log.put(DECISIONS.name, "h1", later_message("Decision", later))
+        newer = decide(key="sock:8", to_path=51_001)
+        stepped.until(lambda: stepped.actuator.reports == {"APPLIED": 1})
+        assert "4 waiting for their schema" in stepped.actuator.status
+        if not restarted:
+            stepped.let_schemas_come()
+            stepped.until(lambda: sum(stepped.actuator.reports.values()) == 5)
+    if restarted:
+        with closing(Stepped(log, tmp_path)) as stepped:
+            stepped.until(lambda: sum(stepped.actuator.reports.values()) == 5)
+    reports = read(ACTIONS.name).until(lambda found: len(found) == (6 if restarted else 5))
+    outcomes = [
+        [each["outcome"] for each in reports_of(reports, decision_id)]
+        for decision_id in (newer, *(record["decision_id"] for record in (expired, excluded, waiting)))
+    ]
+    assert outcomes[0][0] == "APPLIED"
+    assert outcomes[1:] == [["EXPIRED"], ["STALE"], ["APPLIED", "DUPLICATE"]]
+    assert owner.moves == [("sock:8", 51_001), ("sock:9", 52_001)]
+
+
+def test_a_decision_is_refused_at_once_if_the_topic_lacks_its_schema(log, read, start_act, wait_for):
+    act = start_act("h1")
+    wait_for(lambda: "acts for" in act.output)
+    publish_schemas(log.bootstrap)  # the topic comes while the actuator runs
+    log.put(DECISIONS.name, "h1", later_message("Decision", decision()))
+    [reject] = read(REJECTS.name).until(len)
+    assert (reject["topic"], reject["reason"]) == (DECISIONS.name, "UNKNOWN_SCHEMA")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from actuators.flows.command_io import Offsets
+from contextlib import closing
+
+from actuators.flows import command_io
+from actuators.flows.command_io import CommandIO, Offsets
+from fabrictime.runtime.topics_admin import publish_schemas
 from schemas import codec
 from schemas.kafka.partitioning import murmur2, partition_of
+from schemas.kafka.schema_log import FollowedSchemas, SchemaUnread
+from schemas.kafka.settings import KafkaSettings
 from schemas.topics import CONFIG
+from tests.later_schema import later_schema, send_schema
 
 EVERY = ["REROUTE", "RESTORE", "PACE", "UNPACE", "SLICE"]
 
@@ -43,3 +50,23 @@ def test_a_former_schema_of_the_config_is_read(log):
 
     record = codec.decode(codec.encode(CONFIG.record, config()), CONFIG.record)
     assert Limits.of({"*": record}, "h1").revert_before_ns == 0
+
+
+def test_schemas_are_followed_also_on_a_log_that_gets_their_topic_later(log, monkeypatch, wait_for):
+    monkeypatch.setattr(command_io, "_REASSIGN_S", 0.05)
+    fingerprint, schema = later_schema("Decision")
+    registry = FollowedSchemas()
+
+    def has_arrived():
+        try:
+            return registry.schema_of(fingerprint) == schema
+        except SchemaUnread:
+            return False
+
+    with closing(CommandIO(KafkaSettings(bootstrap=log.bootstrap), "h1", ["h1"], registry)) as started:
+        started.start()
+        wait_for(lambda: [item.kind for item in started.urgent] == ["ready"])
+        publish_schemas(log.bootstrap)
+        send_schema(log.bootstrap, "Decision")
+        wait_for(has_arrived)
+        wait_for(lambda: started.urgent[-1].kind == "schemas")

@@ -17,12 +17,12 @@ from fabrictime.bench._pipeline import embedded_log
 from fabrictime.runtime.topics_admin import publish_schemas
 from schemas import codec
 from schemas.kafka import schema_log
-from schemas.kafka.publisher import Publisher
+from schemas.kafka.message import Message
 from schemas.kafka.reader import LogUnavailable
-from schemas.kafka.schema_log import LogSchemas, log_schemas, read_schemas
+from schemas.kafka.schema_log import FollowedSchemas, LogSchemas, SchemaUnread, log_schemas, read_schemas
 from schemas.kafka.settings import as_settings
 from schemas.topics import SCHEMAS
-from tools.release_schemas import without_docs
+from tests.later_schema import later_message, later_schema, send_rows, send_schema
 
 RELEASED = codec.released_schemas()
 
@@ -31,20 +31,6 @@ RELEASED = codec.released_schemas()
 def log(tmp_path: Path) -> Iterator[str]:
     with embedded_log(tmp_path, 2) as bootstrap:
         yield bootstrap
-
-
-def later_nic() -> tuple[bytes, Any]:
-    """The fingerprint and schema of a Nic with a further field."""
-    schema = json.loads(json.dumps(without_docs(codec.raw_schema("Nic"))))
-    schema["fields"].append({"name": "later", "type": "string", "default": ""})
-    return codec.fingerprint_of_schema(schema), schema
-
-
-def send(log: str, *rows: tuple[str, bytes | None]) -> None:
-    publisher = Publisher(log)
-    for key, value in rows:
-        publisher.send(SCHEMAS.name, key, value)
-    publisher.flush(10)
 
 
 def test_released_schemas_are_published_once(log: str) -> None:
@@ -56,16 +42,14 @@ def test_released_schemas_are_published_once(log: str) -> None:
 def test_a_running_process_reads_a_later_schema_once_it_is_needed(
     log: str, honest: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fingerprint, schema = later_nic()
-    body = codec.encode("Nic", honest("Nic"))[codec.HEADER_BYTES :] + b"\x06red"
-    message = codec.SINGLE_OBJECT + fingerprint + body
+    message = later_message("Nic", honest("Nic"))
     monkeypatch.setattr(schema_log, "WAIT_S", 60.0)
     registry = LogSchemas(log)
-    assert registry.id_of("Nic", schema) is None
+    assert registry.id_of("Nic", codec.raw_schema("Nic")) is None
     with pytest.raises(codec.BadRecord, match="registry has no schema"):  # the topic is missing
         codec.decode(message, "Nic", registry)
     publish_schemas(log)
-    send(log, (fingerprint.hex(), json.dumps(schema).encode()))
+    send_schema(log, "Nic")
     with pytest.raises(codec.BadRecord, match="registry has no schema"):  # it was read just now
         codec.decode(message, "Nic", registry)
     monkeypatch.setattr(schema_log, "READ_EVERY_S", 0.0)
@@ -104,7 +88,7 @@ def test_made_up_fingerprints_are_looked_up_less_and_less_often(
 
 def test_a_slow_log_holds_up_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read that takes long serves later messages."""
-    fingerprint, schema = later_nic()
+    fingerprint, schema = later_schema("Nic")
     answered = threading.Event()
 
     def slow_read(cluster: Any) -> Any:
@@ -124,9 +108,9 @@ def test_a_slow_log_holds_up_no_message(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_rows_that_are_no_schema_cost_a_line_in_the_log(log: str, caplog: pytest.LogCaptureFixture) -> None:
     publish_schemas(log)
-    fingerprint, schema = later_nic()
-    send(log, ("no fingerprint", b"{}"), ("00" * 8, b"{"), ("11" * 8, None), ("22" * 8, b"[" * 100_000))
-    send(log, (fingerprint.hex(), json.dumps(schema).encode()), ("33" * 8, b"[1]"))
+    fingerprint, schema = later_schema("Nic")
+    send_rows(log, ("no fingerprint", b"{}"), ("00" * 8, b"{"), ("11" * 8, None), ("22" * 8, b"[" * 100_000))
+    send_rows(log, (fingerprint.hex(), json.dumps(schema).encode()), ("33" * 8, b"[1]"))
     with caplog.at_level(logging.WARNING):
         schemas = read_schemas(log)
     assert schemas[fingerprint] == schema
@@ -135,6 +119,27 @@ def test_rows_that_are_no_schema_cost_a_line_in_the_log(log: str, caplog: pytest
         with pytest.raises(codec.BadRecord, match="Nic: ") as refused:
             codec.decode(codec.SINGLE_OBJECT + key + b"body", "Nic", LogSchemas(log))
         assert refused.value.reason == "UNKNOWN_SCHEMA"
+
+
+def schema_row(key: str, value: bytes | None) -> Message:
+    return Message(0, SCHEMAS.name, 0, 0, key, value)
+
+
+def test_a_followed_schema_is_awaited_and_never_read(honest: Any) -> None:
+    fingerprint, schema = later_schema("Nic")
+    message, registry = later_message("Nic", honest("Nic")), FollowedSchemas()
+    assert registry.id_of("Nic", schema) is None
+    registry.take(schema_row("no fingerprint", b"{}"))
+    with pytest.raises(SchemaUnread, match=f"schema {fingerprint.hex()} has not arrived"):
+        codec.decode(message, "Nic", registry)
+    for value in (b"{", None, b"[" * 100_000):
+        registry.take(schema_row(fingerprint.hex(), value))
+        with pytest.raises(codec.BadRecord, match="registry has no schema"):
+            codec.decode(message, "Nic", registry)
+    registry.take(schema_row(fingerprint.hex(), json.dumps(schema).encode()))
+    assert codec.decode(message, "Nic", registry) == honest("Nic")
+    with pytest.raises(codec.BadRecord, match="registry has no schema 7"):
+        codec.decode(b"\x00\x00\x00\x00\x07", "Nic", registry)
 
 
 def test_ids_of_a_schema_registry_are_unknown_without_one() -> None:

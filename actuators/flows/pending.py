@@ -1,0 +1,113 @@
+"""Messages that wait for the schema of a later version: decisions, fallbacks and config.
+
+The schema is in the log before the first message that needs it, but a consumer may get it later. Until then
+the message cannot be read, nor the time at which it expires. It is processed as usual once the schema has
+arrived: the applier refuses a decision that has expired meanwhile, or that a newer one of its flow excludes.
+A message is refused once all rows of the topic have arrived without its schema.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from schemas import codec
+from schemas.kafka.message import Message
+from schemas.kafka.schema_log import SchemaUnread
+from schemas.topics import SCHEMAS
+
+MAX_WAIT_S: Final = 60.0
+"""Longest wait for a schema while the log does not answer. Decisions of the policy expire after seconds."""
+MAX_MESSAGES: Final = 1000
+"""Messages that may wait; with decisions of the largest size they take 32 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A message, and the monotonic time at which its wait began."""
+
+    kind: str
+    message: Message
+    since_s: float
+
+
+class Refusals(Protocol):
+    """The part of the command I/O that serves messages which wait."""
+
+    def check_schemas(self, at_s: float) -> None:
+        """Cause a `retry` once all schemas that the log held at this monotonic time have arrived."""
+
+    def reject(self, message: Message, bad: codec.BadRecord) -> None:
+        """Publish a `Reject` for a message that could not be used."""
+
+    def done(self, message: Message) -> None:
+        """Record that a message is fully processed."""
+
+
+class PendingMessages:
+    """Passes messages on, and keeps those whose schema has not arrived, in their order."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Callable[[Message], None]],
+        command_io: Refusals,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`handlers`: process a message, by the short name of its topic. They raise SchemaUnread, before
+        anything has changed, if the message must wait."""
+        self._handlers, self._command_io, self._now_s = handlers, command_io, now_s
+        self._waiting: dict[int, _Waiting] = {}
+        """The messages in the order of their arrival, by a running number."""
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def process(self, kind: str, message: Message) -> None:
+        """Process a message, at once or after its schema has arrived. `kind`: short name of its topic."""
+        try:
+            self._handlers[kind](message)
+        except SchemaUnread as unread:
+            if len(self._waiting) < MAX_MESSAGES:
+                waiting = _Waiting(kind, message, self._now_s())
+                self._waiting[next(self._numbers)] = waiting
+                self._command_io.check_schemas(waiting.since_s)
+            else:
+                self._refuse(message, f"{unread}, and {MAX_MESSAGES} messages wait already")
+
+    def supersede(self, message: Message) -> None:
+        """Drop the older messages with the topic and key of `message`, because only the newest one counts."""
+        for number, waiting in list(self._waiting.items()):
+            older = waiting.message
+            if (older.place, older.key) == (message.place, message.key) and older.offset < message.offset:
+                del self._waiting[number]
+
+    def retry(self, whole_at_s: float) -> None:
+        """Process the messages again, and refuse those whose schema was not on the topic at `whole_at_s`."""
+        for number, waiting in list(self._waiting.items()):
+            if number not in self._waiting:  # superseded by one of them
+                continue
+            with contextlib.suppress(SchemaUnread):
+                self._handlers[waiting.kind](waiting.message)
+                del self._waiting[number]
+        self._refuse_until(whole_at_s, f"its schema is not on {SCHEMAS.name}")
+
+    def refuse_late(self) -> None:
+        """Refuse the messages that have waited too long."""
+        self._refuse_until(self._now_s() - MAX_WAIT_S, f"its schema has not arrived within {MAX_WAIT_S:g} s")
+
+    def _refuse_until(self, at_s: float, text: str) -> None:
+        """Refuse the messages whose wait began at this time or before."""
+        for number, waiting in list(self._waiting.items()):
+            if waiting.since_s > at_s:
+                return
+            del self._waiting[number]
+            self._refuse(waiting.message, text)
+
+    def _refuse(self, message: Message, text: str) -> None:
+        self._command_io.reject(message, codec.BadRecord("UNKNOWN_SCHEMA", text))
+        self._command_io.done(message)
