@@ -39,6 +39,8 @@ _ERROR_SHARE: Final = 0.6
 _DRIFT_S: Final = 30.0
 """Period with which the error of a host's fabric time oscillates."""
 _VERSION: Final = "sim/1"
+_EXCHANGE: Final = "exchange"
+"""Kind of the jobs whose ranks exchange messages."""
 _CALLED_INSTEAD: Final = {
     CollectiveFunction.ALL_REDUCE: CollectiveFunction.ALL_GATHER,
     CollectiveFunction.ALL_TO_ALL: CollectiveFunction.ALL_GATHER,
@@ -126,7 +128,8 @@ class _Rank:
         logged = [operation for operation in operations if operation.reason is not None]
         if running is not None and (running.present is None or running.present[rank]):
             logged.append(running)
-        listed = [self._operation(operation, shift_ns) for operation in logged]
+        listed = [row for operation in logged for row in self._rows(operation, shift_ns)]
+        has_messages = job.settings.kind == _EXCHANGE
         host = host_of(self._sim.fleet.nic_ids[job.home[rank]])
         record: CollectiveBatch = {
             "job": job.name,
@@ -161,11 +164,11 @@ class _Rank:
             "transfers": [
                 row
                 for at, operation in enumerate(logged)
-                if operation.moved is not None
+                if operation.moved is not None and not has_messages
                 for row in self._transfers(at, operation, operation.moved, shift_ns)
             ],
-            "summaries": [self._summary(operations)] if operations else [],
-            "queue_pairs": rows,
+            "summaries": self._summaries(operations) if operations else [],
+            "queue_pairs": [] if has_messages else rows,
             "counters": [counter],
             "ranks": [],
             "reports": [],
@@ -182,6 +185,21 @@ class _Rank:
             _ERROR_SHARE * self._bound_ns * math.sin(self._phase + 2 * math.pi * now_ns / (_DRIFT_S * 1e9))
         )
         return self._sim.start_ns + round(error_ns)
+
+    def _rows(self, operation: LoggedOperation, shift_ns: int) -> list[CollectiveOperation]:
+        """Return an operation as a profiler reports it: messages as MPI's, one sent and one received."""
+        entries, row = self._log.job.entries, self._operation(operation, shift_ns)
+        if self._log.job.settings.kind != _EXCHANGE:
+            return [row]
+        sent, received = row.copy(), row.copy()
+        for message, function, own, peers in (
+            (sent, CollectiveFunction.SEND, entries.sender, entries.receiver),
+            (received, CollectiveFunction.RECEIVE, entries.receiver, entries.sender),
+        ):
+            message["function"], message["peer"] = function, int(peers[own == self._rank][0])
+            message["launch_ns"] = message["gpu_late_ns"] = message["flush_ns"] = None
+            message["peer_late_ns"] = message["network_late_ns"] = message["kernel_ns"] = None
+        return [sent, received]
 
     def _operation(self, operation: LoggedOperation, shift_ns: int) -> CollectiveOperation:
         job, rank, t = self._log.job, self._rank, operation.times
@@ -268,6 +286,17 @@ class _Rank:
             "network_late_ns": max(0, round(network_ns)),
             "flush_ns": 0,
         }
+
+    def _summaries(self, operations: Sequence[LoggedOperation]) -> list[CollectiveSummary]:
+        summary = self._summary(operations)
+        if self._log.job.settings.kind != _EXCHANGE:
+            return [summary]
+        received = summary.copy()
+        summary["function"], received["function"] = CollectiveFunction.SEND, CollectiveFunction.RECEIVE
+        for one in (summary, received):
+            one["launch_ns"] = one["gpu_late_ns"] = one["flush_ns"] = one["bus_bps"] = None
+            one["peer_late_ns"] = one["network_late_ns"] = one["kernel_ns"] = None
+        return [summary, received]
 
     def _summary(self, operations: Sequence[LoggedOperation]) -> CollectiveSummary:
         job, rank = self._log.job, self._rank

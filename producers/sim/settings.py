@@ -23,11 +23,11 @@ class JobSettings(StrictModel):
     """A job that moves data in iterations."""
 
     name: str = Field(pattern=_NAME, description="its name in flow reports")
-    kind: Literal["allreduce", "alltoall", "rail-alltoall"] = Field(
+    kind: Literal["allreduce", "alltoall", "rail-alltoall", "exchange"] = Field(
         default="allreduce",
         description="allreduce: one ring per rail; alltoall: every NIC to every other, in rounds; "
         "rail-alltoall: to every other NIC of its rail, in steps that a NIC begins after "
-        "completing the last",
+        "completing the last; exchange: as messages, to the next NIC of its rail",
     )
     nics: int = quantity(16, (2, 16_384), "NICs that it runs on")
     placed: Literal["scattered", "packed", "apart"] = Field(
@@ -141,7 +141,7 @@ class SimSettings(StrictModel):
             if job.nics > self.nics:
                 raise ValueError(f"job {job.name}: {job.nics} NICs, expected at most the fleet's {self.nics}")
             maximum = MAX_ALLTOALL_NICS * (8 if job.kind == "rail-alltoall" else 1)
-            if job.kind != "allreduce" and job.nics > maximum:
+            if job.kind.endswith("alltoall") and job.nics > maximum:
                 raise ValueError(
                     f"job {job.name}: {job.nics} NICs, expected at most {maximum} for {job.kind}"
                 )

@@ -77,12 +77,15 @@ def job_phases(
     allreduce: in rings, every NIC sends 2 (n - 1) / n of its bytes to its neighbour. alltoall: in round k,
     NIC i sends to NIC i + k. Phases shorter than ten steps are merged. rail-alltoall: the same within each
     group, as if data for other rails had moved to another GPU of its host before; phases are not merged.
+    exchange: every NIC sends to its neighbour.
     """
     n = len(members[0])
     if job.kind == "allreduce":
         total = 2 * (n - 1) / n * job.bytes
         count = _phases(2 * (n - 1), total, rate_bps, step_ns)
         return [(_shifted(members, 1), total / count)] * count
+    if job.kind == "exchange":
+        return [(_shifted(members, 1), job.bytes)]
     if job.kind == "rail-alltoall":
         return [(_shifted(members, k), job.bytes / (n - 1)) for k in range(1, n)]
     all_nics = [nic for group in members for nic in group]

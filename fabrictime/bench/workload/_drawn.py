@@ -56,6 +56,7 @@ def simulation(kind: str, seed: int, topics: Sequence[Topic[Any]], *, ranks: int
     need."""
     rng = np.random.default_rng([seed, 1])
     work = str(rng.choice(["allreduce", "rail-alltoall"]))
+    work = "exchange" if kind.endswith(MESSAGES) else work
     spread = kind == "few-queue-pairs"
     ranks = max(ranks, 32) if spread else ranks
     hosts = ranks // 2
@@ -107,6 +108,8 @@ def simulation(kind: str, seed: int, topics: Sequence[Topic[Any]], *, ranks: int
     return sim
 
 
+MESSAGES: Final = "-messages"
+"""End of the kinds of incidents of jobs whose ranks exchange messages only."""
 RATE_BPS: Final = 100_000_000_000
 PROBES_PPS: Final = 200.0
 """Probes per second of each NIC: the default, since fewer probes miss the queue of two flows on one link."""
@@ -337,6 +340,8 @@ KINDS: Final[dict[str, Callable[[Simulation, Rng, int], Incident]]] = {
     "unsynced": _healthy("unsynced"),
     "fault-elsewhere": _healthy("fault-elsewhere"),
     "queue-elsewhere": _healthy("queue-elsewhere"),
+    f"straggler{MESSAGES}": _rank(Verdict.STRAGGLER, "straggler {ms}ms {rank}"),
+    f"healthy{MESSAGES}": _healthy(""),
 }
 """Functions that draw incidents, by the kind of incident."""
 

@@ -28,6 +28,26 @@ def test_records_are_valid_whole_and_add_up(kind):
             assert {each["sends"] for each in record["transfers"]} in (set(), {True, False})
 
 
+def test_ranks_that_exchange_messages_report_each_at_both_ends():
+    found = batches(job_run(kind="exchange"), 1.5)
+    sends, receives = (
+        {
+            (rank, each["peer"], each["seq"])
+            for rank, records in found.items()
+            for record in records
+            for each in record["operations"]
+            if each["function"] == function
+        }
+        for function in ("SEND", "RECEIVE")
+    )
+    known = {(rank, peer, seq) for peer, rank, seq in receives}
+    assert len(sends & known) >= 0.9 * len(sends | known) > 100
+    assert {(peer - rank) % 8 for rank, peer, _ in sends} == {1}
+    assert not any(
+        record["transfers"] or record["queue_pairs"] for records in found.values() for record in records
+    )
+
+
 def test_arrivals_are_the_truth_within_the_bound():
     run = job_run("straggler 6ms train:2")
     truth = {}
