@@ -40,7 +40,8 @@ def _package(part: str, machine: str) -> None:
         return
     build = deb.build if part == "deb" else rpm.build
     for package in PACKAGES:
-        print(build(package, _wheel(machine), machine, DIST), flush=True)
+        if machine in package.machines:
+            print(build(package, _wheel(machine), machine, DIST), flush=True)
 
 
 def _wheel(machine: str) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.install import LOCK, entries_of, names_of, needed_by
+from tools.release.wheels import MACHINES
 
 COMMON: Final = "common.conf"
 """End of all units of a package that has this file."""
@@ -33,6 +34,8 @@ class Package:
     extras: tuple[str, ...] = ()
     base: Package | None = None
     """The package whose environment it completes; None if it brings its own."""
+    machines: tuple[str, ...] = MACHINES
+    """The processors for which all of its Python packages have wheels."""
 
     @property
     def sources(self) -> Path:
@@ -76,5 +79,6 @@ them; further machines run single services.""",
     (("fabrictime-services.service", _UNITS), ("fabrictime-service@.service", _UNITS)),
     ("server",),
     AGENT,
+    ("x86_64",),  # Faust has no wheel for others
 )
 PACKAGES: Final = (AGENT, SERVICES)
