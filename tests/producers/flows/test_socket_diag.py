@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,19 +78,23 @@ def test_no_bytes_raise(size: int, rest: bytes) -> None:
         )
 
 
-def test_the_kernel_lists_a_connection_and_reports_its_end() -> None:
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_the_kernel_lists_a_connection_of_each_family(family: socket.AddressFamily, address: str) -> None:
     diag = SockDiag(None)
     try:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
+        with socket.socket(family) as listener:
+            try:
+                listener.bind((address, 0))
+            except OSError as error:
+                pytest.skip(f"{address}: {error.strerror}")
             listener.listen(1)
-            with socket.create_connection(listener.getsockname()) as sender:
+            with socket.create_connection(listener.getsockname()[:2]) as sender:
                 port = sender.getsockname()[1]
                 receiver, _ = listener.accept()
                 with receiver:
                     sender.sendall(b"x" * 1000)
                     assert len(receiver.recv(1000, socket.MSG_WAITALL)) == 1000
                     [found] = [each for each in diag.open_sockets() if each.source_port == port]
-        assert (found.source, found.bytes_sent) == ("127.0.0.1", 1000)
+        assert (found.source, found.bytes_sent) == (address, 1000)
     finally:
         diag.close()
