@@ -73,15 +73,19 @@ class ActionGroup:
 
     @property
     def counts(self) -> str:
-        """The number of actions by kind and outcome, with the times that they took."""
+        """The number of actions by kind and outcome, with the longest time that one took."""
         done = Counter(entry.action for entry in self.entries if entry.done)
-        parts = [
-            f"{count} {_DONE.get(FlowAction(action), ('action', 'actions'))[count > 1]}"
-            for action, count in sorted(done.items(), key=lambda item: -item[1])
-        ]
+        parts = [self._done_text(action, count) for action, count in done.most_common()]
         rest = Counter(_rest_text(entry) for entry in self.entries if not entry.done)
         parts += [f"{count} {text}" for text, count in sorted(rest.items(), key=lambda item: -item[1])]
         return ", ".join(parts) + self._durations()
+
+    def _done_text(self, action: str, count: int) -> str:
+        """Return the number of flows of `count` actions that were done: a flow may move several times."""
+        done = (entry for entry in self.entries if entry.done and entry.action == action)
+        flows = len({(entry.host, entry.flow_id) for entry in done})
+        times = f" ({count} times)" if count > flows else ""
+        return f"{flows} {_DONE.get(FlowAction(action), ('action', 'actions'))[flows > 1]}{times}"
 
     def _durations(self) -> str:
         taken_ns = [
@@ -89,10 +93,7 @@ class ActionGroup:
             for entry in self.entries
             if entry.done and entry.done_ns is not None and entry.kind and entry.done_ns >= entry.at_ns
         ]
-        if not taken_ns:
-            return ""
-        shortest, longest = delay_text(min(taken_ns)), delay_text(max(taken_ns))
-        return f", within {longest}" if shortest == longest else f", within {shortest} to {longest}"
+        return f", within {delay_text(max(taken_ns))}" if taken_ns else ""
 
 
 def _rest_text(entry: ActionEntry) -> str:

@@ -201,13 +201,13 @@ def problems(state: FabricState, now_ns: int) -> list[Problem]:
 
 
 def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
-    head = state.jobs.jobs[alert["subject"]].head if alert["subject"] in state.jobs.jobs else None
-    if (
-        alert["kind"] not in JOB_KINDS
-        or head is None
-        or head["verdict"] in (Verdict.HEALTHY, Verdict.UNKNOWN)
-    ):
+    text = text_now(state, alert)
+    job = state.jobs.jobs.get(alert["subject"]) if alert["kind"] in JOB_KINDS else None
+    head = None if job is None else job.head
+    if head is not None and head["verdict"] in (Verdict.HEALTHY, Verdict.UNKNOWN):
         head = None  # it says nothing about the alert's cause
+    if head is not None and alert["kind"] == AlertKind.JOB_HANG and not is_slow(head):
+        text, head = f"its iterations take the expected time again; before: {alert['text']}", None
     note = state_text(state.notes, alert, now_ns)
     health = state.subjects.get(alert["subject"])
     is_quiet = state.notes.is_quiet(alert, now_ns)
@@ -216,7 +216,7 @@ def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
         alert["kind"],
         alert["severity"],
         alert["subject"],
-        text_now(state, alert),
+        text,
         alert["raised_ns"],
         links,
         nics,

@@ -41,8 +41,13 @@ def verdict_label(verdict: str) -> str:
     return "not enough evidence" if verdict == Verdict.UNKNOWN else kind_label(Verdict(verdict))
 
 
-def aliased_text(cables: Sequence[str]) -> str:
-    """Return a sentence about cables that may be at fault in place of the named one; empty if none may be."""
+def aliased_text(cables: Sequence[str], subject: str = "") -> str:
+    """Return a sentence about cables that may be at fault in place of the named one; empty if none may be.
+
+    All cables of a host would have to fail at once to be at fault in place of `subject`, their host.
+    """
+    if len(cables) > 1 and all(f"<>{subject}:" in f"<>{cable}" for cable in cables):
+        return ""
     more = f" and {len(cables) - ALIASED_SHOWN} more" if len(cables) > ALIASED_SHOWN else ""
     names = ", ".join(map(arrow, cables[:ALIASED_SHOWN])) + more
     return names and f"May be {names} instead: the same paths cross them, so probes cannot distinguish them."

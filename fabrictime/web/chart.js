@@ -1,6 +1,6 @@
 // One live chart; KINDS lists the kinds. The server sends frames through frame().
 // Emits `ready`, `ack` (the frame is drawn, the next one may come), `cell`, and `pick` with a name.
-import { echarts } from "nicegui-echart";
+// ECharts has 1.1 MB: it is loaded once the tab is mounted, so that texts and tables do not wait for it.
 import { Heat, Pair, Clocks } from "fabrictime-draw/delays.js";
 import { Fleet, Strip, Timeline, Mesh } from "fabrictime-draw/clocks.js";
 import { Hour, Minute, Gantt } from "fabrictime-draw/fabric.js";
@@ -23,6 +23,9 @@ export default {
   data: () => ({ drawn: false }),
   async mounted() {
     await new Promise((resolve) => setTimeout(resolve, 0));
+    const { echarts } = await import("nicegui-echart");
+    if (!this.$el?.isConnected) return; // the tab was left meanwhile
+    this.echarts = echarts;
     const canvas = this.$el.querySelector(".ft-canvas");
     this.chart = echarts.init(canvas, null, { renderer: "canvas", useUTC: true });
     this.drawer = new KINDS[this.kind](this.chart, this.$el);
@@ -52,6 +55,8 @@ export default {
   },
   methods: {
     picture(name, kind) {
+      if (!this.chart) return;
+      const { echarts } = this;
       const [width, height] = [this.chart.getWidth(), this.chart.getHeight()];
       if (kind === "PNG") { save(name, this.chart.getDataURL({ pixelRatio: 2, backgroundColor: background() })); return; }
       const copy = echarts.init(null, null, { renderer: "svg", ssr: true, useUTC: true, width, height });

@@ -45,7 +45,7 @@ BACK_S: Final[Mapping[Topic, float]] = {
     DIAGNOSES: 900,
     DECISIONS: 3600,
     ACTIONS: 3600,
-    POLICY_CYCLES: 5,
+    POLICY_CYCLES: 21,  # unchanged suppressed actions are published every 10 s
 }
 """How far before the moment each of these topics is read, s: at least two of a writer's usual intervals."""
 LASTING: Final = (LINK_HEALTH, ALERTS, ALERT_NOTES, CONFIG)

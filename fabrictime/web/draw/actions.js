@@ -12,7 +12,7 @@ export class FlowHistory extends Drawing {
     const max = above(Math.max(1000, ...f.rate, ...f.limit));
     const slowest = above(Math.max(1000, ...f.rtt));
     const pairs = (v) => f.t.map((t, i) => [t, v[i]]);
-    const line = { type: "line", animation: false, connectNulls: false, showSymbol: f.t.length < 3, symbolSize: 4, emphasis: { disabled: true } };
+    const line = { type: "line", animation: false, connectNulls: false, showSymbol: f.t.length < 12, symbolSize: 4, emphasis: { disabled: true } };
     const mark = (m) => ({ tone: color((CAUSES[m[1]] ?? [6])[0]), shape: (CAUSES[m[1]] ?? [6, "pin"])[1] });
     const name = { nameLocation: "end", nameGap: 9, nameTextStyle: { color: c.dim, fontSize: 11, align: "left", padding: [0, 0, 0, -58] } };
     const axis = { type: "value", min: 0, splitNumber: 3, splitLine: { lineStyle: { color: c.line } } };

@@ -178,7 +178,7 @@ function mark(params, api) {
   if (api.value(2) === 2)
     return { type: "rect", shape: { x: cx - w / 2 + 1, y: cy - h / 2 + 1, width: Math.max(w - 2, 1), height: Math.max(h - 2, 1) },
       style: { fill: "none", stroke: ink().grey, lineWidth: 1, lineDash: [2, 2] } };
-  const s = Math.max(2, Math.min(w, h) * 0.34);
+  const s = Math.max(Math.min(4, w, h), Math.min(w, h) * 0.34);
   const right = cx + w / 2 - 0.5, top = cy - h / 2 + 0.5;
   return { type: "polygon", shape: { points: [[right - s, top], [right, top], [right, top + s]] },
     style: { fill: LOSS, stroke: dark() ? "#000" : "#fff", lineWidth: s > 5 ? 0.75 : 0 } };

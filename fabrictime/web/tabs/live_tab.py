@@ -73,7 +73,7 @@ class LiveTab(Tab[TabChoice]):
         is_known = cable_count and not verdict.missing
         self._kpi("cables", count_text(counts[LinkState.UP]) if is_known else "—", fleet)
         by_state = [f"{count} {name}" for name, count in trouble.items()]
-        by_state += [f"{counts[LinkState.UNKNOWN]} of unknown state"] if counts[LinkState.UNKNOWN] else []
+        by_state += [f"{counts[LinkState.UNKNOWN]} unknown"] if counts[LinkState.UNKNOWN] else []
         self._kpi_of_faults("trouble", sum(trouble.values()), ", ".join(by_state) or "no cable")
         if summary.deepest is None:
             self._kpi("deepest", "—", "no queue inferred yet")

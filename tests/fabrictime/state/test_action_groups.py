@@ -45,6 +45,13 @@ def test_a_tour_of_two_faults_has_two_groups(made: Any, actions: ActionState) ->
     assert total_text([first, second]) == "14 actions on 2 faults"
 
 
+def test_a_flow_that_was_moved_twice_counts_once(made: Any, actions: ActionState) -> None:
+    for number in (1, 2):
+        decide(actions, made, number, flow=1)
+    (only,) = groups_of(actions, made)
+    assert only.counts == "1 flow moved (2 times), within 12.0 ms"
+
+
 def test_a_local_repair_belongs_to_the_fault_of_its_flow(made: Any, actions: ActionState) -> None:
     decide(actions, made, 1)
     flow = made.flow(1, "h1/eth1", "h5/eth1")

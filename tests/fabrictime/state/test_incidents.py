@@ -87,6 +87,18 @@ def test_an_alert_about_a_job_has_the_text_of_its_newest_verdict(
     assert [one.cause.text for one in incidents(state, fabric.now_ns)] == [text]
 
 
+def test_a_job_that_hung_and_keeps_its_time_again_has_no_other_verdict(
+    state: FabricState, fabric: Any
+) -> None:
+    alert = fabric.alert("llama", "llama hangs", kind="JOB_HANG", jobs=["llama"])
+    fields = {"verdict": "STRAGGLER", "iteration_ns": 641_000_000, "expected_iteration_ns": 640_000_000}
+    record = JobRecords(fabric).diagnosis(1, fabric.now_ns, slow=0, **fields)
+    fill(state, ("fabric.alerts", alert["alert_id"], alert), ("fabric.diagnoses", "llama", record))
+    (incident,) = incidents(state, fabric.now_ns)
+    assert incident.cause.text == "its iterations take the expected time again; before: llama hangs"
+    assert incident.cause.verdict == ""
+
+
 @pytest.mark.parametrize("verdict", ["HEALTHY", "UNKNOWN"])
 def test_a_job_that_recovers_stays_with_the_link_that_slowed_it(
     state: FabricState, fabric: Any, verdict: str

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fabrictime.state.labels import arrow, readable, verdict_label
+from fabrictime.state.labels import aliased_text, arrow, readable, verdict_label
 from schemas.records import Verdict
 
 
@@ -39,3 +39,10 @@ def test_every_verdict_has_a_label() -> None:
 def test_texts_of_records_are_readable(raw: str, text: str) -> None:
     assert readable(raw) == text
     assert readable(text) == text
+
+
+def test_all_cables_of_a_dead_host_are_no_other_explanation() -> None:
+    cables = ["h2:eth1<>leaf1:swp2", "h2:eth2<>leaf2:swp2"]
+    assert aliased_text(cables, "h2") == ""
+    assert aliased_text(cables[:1], "h2").startswith("May be h2:eth1 ⇄ leaf1:swp2 instead")
+    assert aliased_text(cables, "leaf1:swp5<>spine1:swp1").startswith("May be h2:eth1 ⇄ leaf1:swp2, h2:eth2")

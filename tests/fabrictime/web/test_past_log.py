@@ -41,7 +41,10 @@ def fabric() -> FabricRecords:
 
 @pytest.fixture
 def log(tmp_path: Path, fabric: FabricRecords) -> Iterator[str]:
-    """A link is DOWN from 100 s to 200 s, with an alert from 110 s to 210 s, and a queue that grows."""
+    """A link is DOWN from 100 s to 200 s, with an alert from 110 s to 210 s, and a queue that grows.
+
+    From 140 s to 149 s a policy runs; only its first cycle lists the suppressed actions: none.
+    """
     link = fabric.up("leaf1", 1)
     cable = fabric.cable(link)
     written: list[tuple[float, str, str, Any]] = []
@@ -59,6 +62,9 @@ def log(tmp_path: Path, fabric: FabricRecords) -> Iterator[str]:
         (200, "fabric.link-health", cable, fabric.health(link, "UP", since_ns=BEGIN + 200 * S)),
         (210, "fabric.alerts", cleared["alert_id"], cleared),
     ]
+    for number in range(10):
+        cycle = fabric.rounds(number, None if number else [], at_ns=BEGIN + (140 + number) * S)
+        written.append((140 + number, "fabric.policy-cycles", "fabric", cycle))
     records = [
         Record(BEGIN + at * S, topic, key, codec.encode(TOPICS[topic].record, record))
         for at, topic, key, record in sorted(written, key=lambda row: row[0])
@@ -115,6 +121,11 @@ def test_the_changes_of_the_hour_before_are_known(log: str, fabric: FabricRecord
     assert state.age_s(BEGIN + 280 * S) == pytest.approx(0.0, abs=0.2)
     changes = state.subjects[fabric.cable(fabric.up("leaf1", 1))].changes
     assert [(change.since_ns - BEGIN) // S for change in changes] == [100, 200]
+
+
+def test_suppressed_actions_are_known_between_two_lists_of_a_policy(log: str) -> None:
+    shards = PastLog(log).at(BEGIN + 149 * S + S // 2, empty).state.actions.shards
+    assert shards["fabric"].suppressed == []
 
 
 def test_before_the_first_record_nothing_is_known(log: str, fabric: FabricRecords) -> None:

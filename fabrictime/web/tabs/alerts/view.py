@@ -254,8 +254,8 @@ def _severity_cell(row: Row) -> Cell:
 
 def _text_cell(row: Row) -> Cell:
     cell = [("ft-subject" if row["active"] else "ft-detail", row["text"], "")]
-    if row["over"]:
-        cell.append(("ft-detail", f"over since {row['over']}", ""))
+    if row["over"]:  # before the text, which is of the time until then
+        cell.insert(0, ("", f"ended {row['over']}; until then:", ""))
     if row["grouped"]:
         cell.append(("ft-detail", f"same cause: {row['grouped']}", ""))
     if row["notes"]:

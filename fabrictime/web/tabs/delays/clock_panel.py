@@ -118,6 +118,6 @@ class ClockPanel:
             "drift": f"{row.drift_ppb / 1e3:+.4f}",
             "bound": delay_text(row.bound_ns),
             "pairs": row.pairs,
-            "residual": delay_text(row.residual_ns),
+            "residual": delay_text(row.residual_ns) if row.pairs else "—",
             "color": self._colors.get(row.clock, -1),
         }

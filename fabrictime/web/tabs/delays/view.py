@@ -33,8 +33,8 @@ KPIS: Final = (
 )
 CELL_NOTES: Final = {
     "nic": "",
-    "host": "a cell is its hosts' worst pair · ",
-    "rack": "a cell is its racks' worst pair · ",
+    "host": "worst pair of hosts · ",
+    "rack": "worst pair of racks · ",
 }
 SLOW_QUERY_S: Final = 1.0
 """Duration of the heat map's query, s, above which the page shows it."""

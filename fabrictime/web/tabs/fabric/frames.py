@@ -238,7 +238,7 @@ def trouble_rows(state: FabricState) -> list[dict[str, Any]]:
             "subject": arrow(name) if "@" not in name else f"shard {record['shard']}",
             "state": record["state"],
             "text": readable(record["text"]),
-            "aliased": aliased_text(record["candidates"]) if "@" not in name else "",
+            "aliased": aliased_text(record["candidates"], name) if "@" not in name else "",
         }
         for _, _, name, record in ranked_rows
     ]

@@ -117,7 +117,8 @@ class FabricTab(LiveTab[FabricChoice]):
             ]
             self.deepest = table(deepest_columns, "deepest", self._on_link_row)
             self.hint = text(
-                "A click on a cable, NIC, rack or switch opens it; the wheel zooms, a drag moves.", "ft-note"
+                "A click opens a cable, NIC, rack or switch; the wheel or two fingers zoom, a drag moves.",
+                "ft-note",
             )
 
     def _build_node(self) -> None:

@@ -11,9 +11,10 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from fabrictime.state.job_state import Interval, Job
-from fabrictime.state.labels import readable, verdict_label
+from fabrictime.state.labels import arrow, readable, verdict_label
 from fabrictime.web.addresses import fabric_address, jobs_address
 from fabrictime.web.elements import utc_time
+from schemas.ids import natural
 from schemas.records import RankTime, Verdict
 from schemas.units import (
     bps_text,
@@ -55,6 +56,8 @@ _TEXTS: Final = (
     ("_bps", bps_text),
     ("_bytes", bytes_text),
     ("_share", percent_text),
+    ("loss_rate", percent_text),
+    ("age_s", seconds_text),
 )
 
 
@@ -87,10 +90,10 @@ def figure_text(quantity: str, number: float | None) -> str:
 def job_rows(jobs: Mapping[str, Job], now_ns: int) -> list[dict[str, Any]]:
     """Return a row for each job: running ones first, then those with a fault, then by name."""
 
-    def order(name: str) -> tuple[bool, int, str]:
+    def order(name: str) -> tuple[bool, int, Any]:
         job = jobs[name]
         kind = kind_of(job.head["verdict"], job.head["blames_network"])
-        return not job.is_running(now_ns), _KIND_ORDER[kind], name
+        return not job.is_running(now_ns), _KIND_ORDER[kind], natural(name)
 
     return [_job_row(name, jobs[name], now_ns) for name in sorted(jobs, key=order)[:JOBS_SHOWN]]
 
@@ -233,7 +236,7 @@ def evidence_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
             "text": readable(evidence["text"]),
             "measured": figure_text(evidence["quantity"], evidence["number"]),
             "expected": figure_text(evidence["quantity"], evidence["expected"]),
-            "from": f"{evidence['topic']} {evidence['subject']}",
+            "from": f"{evidence['topic']} {readable(evidence['subject'])}",
         }
         for k, evidence in enumerate(head["evidence"])
     ]
@@ -276,7 +279,7 @@ def missing_markup(missing: Sequence[str]) -> str:
 def subject_chips(head: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return chips with links to the links, NICs and jobs that a verdict names."""
     job = head["job"]
-    chips = [(link, link, fabric_address(link=link, job=job)) for link in head["links"]]
+    chips = [(link, arrow(link), fabric_address(link=link, job=job)) for link in head["links"]]
     chips += [(nic, nic, jobs_address(job=job, nic=nic)) for nic in head["nics"]]
     chips += [(other, f"job {other}", jobs_address(job=other)) for other in head["jobs"] if other != job]
     return list({chip[0]: chip for chip in chips}.values())[:CHIPS_SHOWN]

@@ -53,7 +53,7 @@ class VerdictPanel:
         self.pill.set_text(verdict_label(head["verdict"]))
         self.pill.classes(remove=" ".join(f"ft-kind-{name}" for name in frames.KINDS), add=f"ft-kind-{kind}")
         self.text.set_text(readable(head["text"]))
-        self.remedy.set_text(f"Remedy: {head['remedy']}" if head["remedy"] else "")
+        self.remedy.set_text(f"Remedy: {readable(head['remedy'])}" if head["remedy"] else "")
         self.subjects.put(frames.subject_chips(head))
         self.evidence.put(frames.evidence_rows(head))
         alternatives = frames.alternative_rows(head) if kind != "healthy" else []

@@ -9,6 +9,7 @@ from typing import Any, Final
 from nicegui import ui
 
 from fabrictime.state.fabric_state import Part
+from fabrictime.state.incidents import is_slow
 from fabrictime.state.job_state import Interval
 from fabrictime.state.labels import readable
 from fabrictime.web.chart import LiveChart
@@ -383,14 +384,15 @@ class JobsTab(LiveTab[JobsChoice]):
         self._kpi("jobs", count_text(len(running)), f"{counted(job_count, 'job')} within the past hour")
         by_kind: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in frames.KINDS}
         for head in running:
-            by_kind[frames.kind_of(head["verdict"], head["blames_network"])].append(head)
+            kind = frames.kind_of(head["verdict"], head["blames_network"])
+            by_kind[kind if kind == "unknown" or is_slow(head) else "healthy"].append(head)
         for kind in ("network", "host", "healthy"):
             heads = by_kind[kind]
             note = readable(heads[0]["text"]) if heads and kind != "healthy" else ""
             self._kpi(kind, count_text(len(heads)) if running else "—", note)
         ranks_seen = sum(head["ranks_seen"] for head in running)
-        hosts = sum(head["hosts"] for head in running)
-        self._kpi("ranks", count_text(ranks_seen) if running else "—", f"on {counted(hosts, 'host')}")
+        note = f"of {counted(len(running), 'job')}" if running else ""  # jobs may share hosts
+        self._kpi("ranks", count_text(ranks_seen) if running else "—", note)
 
 
 def _job_cell(row: Row) -> Cell:

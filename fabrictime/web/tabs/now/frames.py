@@ -75,14 +75,14 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: 
 def _aliased_text(incident: Incident) -> str:
     """Return the cables that may be at fault in place of a link, NIC or host."""
     others = [one for one in incident.cause.candidates if one not in incident.subjects]
-    return "" if "@" in incident.cause.subject else aliased_text(others)
+    return "" if "@" in incident.cause.subject else aliased_text(others, incident.cause.subject)
 
 
 def _effects_text(incident: Incident) -> str:
     """Return the problems that the cause explains and that its place does not name."""
     cause = incident.cause
     others = [one for one in incident.problems[1:] if incident.switch or one.kind != cause.kind]
-    names = [_effect_text(problem, cause) for problem in others]
+    names = list(dict.fromkeys(_effect_text(problem, cause) for problem in others))
     more = f" and {len(names) - EFFECTS_NAMED} more" if len(names) > EFFECTS_NAMED else ""
     return f"same cause: {', '.join(names[:EFFECTS_NAMED])}{more}" if names else ""
 
@@ -156,7 +156,7 @@ def _iteration_text(head: Mapping[str, Any]) -> str:
     iteration_ns, expected_ns = head["iteration_ns"], head["expected_iteration_ns"]
     if not iteration_ns or not expected_ns:
         return f"{delay_text(iteration_ns)} an iteration" if iteration_ns else "iteration time not known"
-    return f"{delay_text(iteration_ns)}, {iteration_ns / expected_ns:.1f} times its baseline"
+    return f"{iteration_ns / expected_ns:.1f} times its baseline"  # the text has the time of the verdict
 
 
 def job_cell(row: Row) -> Cell:

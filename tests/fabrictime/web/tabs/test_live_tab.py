@@ -80,7 +80,7 @@ def test_one_link_that_is_down_is_counted_and_its_alert_is_on_the_badge(
     tab.start_live()
     tab._show_banner()
     assert tab.texts("cables") == ("22", "of 24, 8 hosts, 8 NICs")
-    assert tab.texts("trouble") == ("1", "1 DOWN, 1 of unknown state")
+    assert tab.texts("trouble") == ("1", "1 DOWN, 1 unknown")
     assert tab.texts("alerts") == ("1", "link down")
     assert tab.texts("age") == ("1.0 s", "of any topic of the fabric")
     assert (tab.badge.text, tab.badge.visible, "ft-bad" in tab.badge._classes) == ("1", True, True)

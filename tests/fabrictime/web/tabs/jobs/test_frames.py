@@ -89,6 +89,8 @@ def test_evidence_has_units_and_the_figure_of_its_like(made: JobRecords, fabric:
     [
         ("rate_bps", 3.6e11, "360 Gbit/s"),
         ("loss_share", 0.02, "2%"),
+        ("loss_rate", 0.1335, "13%"),
+        ("age_s", 5.242, "5.2 s"),
         ("depth_bytes", 1500.0, "1.50 kB"),
         ("queue_pairs", 1.0, "1"),
         ("delay_ns", None, "—"),
