@@ -26,7 +26,9 @@ def open_producer(cluster: KafkaSettings | str, options: Mapping[str, Any]) -> A
     )
 
 
-def produce(producer: Any, topic: str, value: bytes, key: str | bytes | None = None, **more: Any) -> None:
+def produce(
+    producer: Any, topic: str, value: bytes | None, key: str | bytes | None = None, **more: Any
+) -> None:
     """Hand a message to a producer; wait while its queue is full. `more`: arguments of its `produce`."""
     while True:
         try:
