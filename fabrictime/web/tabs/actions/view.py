@@ -325,7 +325,8 @@ class ActionsTab(LiveTab[ActionsChoice]):
         done = sum(entry.done for entry in view.entries)
         counts = action_entries.counts(view.entries)
         rest = {name: count for name, count in counts.items() if name not in DONE}
-        self._kpi("done", count_text(done), action_text.counts_text(rest, kind_label) or "all of them")
+        note = action_text.counts_text(rest, kind_label) or ("all of them" if done else "")
+        self._kpi("done", count_text(done), note)
         suppressed = view.suppressed_total
         if view.are_suppressed_known:
             self._kpi("suppressed", count_text(suppressed), "see below" if suppressed else "nothing")

@@ -139,7 +139,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
             self.live.verdict().claim(
                 "No alert is active."
                 if alerts
-                else "No alert yet. Alerts are raised for links, queues and clocks in trouble."
+                else "No alert yet. Alerts are raised for links, hosts, queues, clocks and jobs in trouble."
             )
         )
         self.empty.set_visibility(not listed)
