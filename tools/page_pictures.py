@@ -16,9 +16,10 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from fabrictime.bench._waiting import wait_until
 from fabrictime.bench.detect.web_reader import BrowserReader
 from fabrictime.bench.history import running_server
-from fabrictime.bench.web._recorded import Record, recorded, shown, wait_until, write_history
+from fabrictime.bench.web._recorded import Record, recorded, shown, write_history
 from fabrictime.bench.web.axe import FINAL_COLOURS, READY_S, SETTLED, SIZES
 from fabrictime.web.tabs.base import PAGES
 from fabrictime.web.time_bar import time_of

@@ -13,13 +13,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from fabrictime.bench._fabric import end_child
+from fabrictime.bench._machine import free_ports
+from fabrictime.bench._waiting import end_child, wait_for
 
 VERSIONS: Final = ("3.9.1", "4.4.0")
 """The last of Kafka 3, and Kafka 4: both must serve every client."""
@@ -129,17 +129,6 @@ def _fetch(maven: str, version: str, cache: Path, target: Path) -> None:
         (Path(folder) / "jars").rename(target)
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
-
-
 @contextmanager
 def running(directory: Path, more_properties: str = "", version: str = VERSION) -> Iterator[str]:
     """Run a broker with its data in `directory` and yield its address. Raises NotAvailable.
@@ -175,7 +164,7 @@ class Cluster:
 
     def __init__(self, directory: Path, more_properties: str, java: Sequence[str], size: int) -> None:
         self._directory, self._java = directory, java
-        self._ports, controller_ports = _free_ports(size), _free_ports(size)
+        self._ports, controller_ports = free_ports(size), free_ports(size)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         voters = ",".join(f"{number + 1}@127.0.0.1:{port}" for number, port in enumerate(controller_ports))
         for number, port in enumerate(self._ports):
@@ -251,15 +240,15 @@ class Cluster:
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise NotAvailable(f"Apache Kafka ended with {process.returncode}: {_last(output)}")
+    def listens() -> bool:
         with socket.socket() as sock:
-            if sock.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise NotAvailable(f"Apache Kafka did not listen within {START_S:.0f} s: {_last(output)}")
+            return sock.connect_ex(("127.0.0.1", port)) == 0
+
+    in_time = wait_for(lambda: process.poll() is not None or listens(), START_S)
+    if process.poll() is not None:
+        raise NotAvailable(f"Apache Kafka ended with {process.returncode}: {_last(output)}")
+    if in_time is None:
+        raise NotAvailable(f"Apache Kafka did not listen within {START_S:.0f} s: {_last(output)}")
 
 
 def _last(path: Path) -> str:

@@ -25,9 +25,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from fabrictime.bench import Progress, Report, Target, load
-from fabrictime.bench._fabric import end_child
 from fabrictime.bench._machine import machine
 from fabrictime.bench._show import PIPED_COLUMNS, progress_of
+from fabrictime.bench._waiting import end_child
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BENCHES: Final = "fabrictime/bench"

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from fabrictime.bench import Missing, Progress, Value
+from fabrictime.bench._waiting import end_child, wait_for
 from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient, socket_path
 from fabrictime.testbed.processes.userns import namespaces_allowed
@@ -78,47 +79,74 @@ def running_fabric(
     Raises CannotRun, also if it is not ready within `start_s`.
     """
     progress("fabric: starting")
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
-        config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
-        config.write_text(with_any_ports(settings), encoding="utf-8")
-        options = ["--fleet", "fabric", "--for", f"{minutes}m", "--config", str(config)]
-        with running_up(options, data, output, start_s) as bootstrap:
-            yield RunningFabric(ControlClient(socket_path(data)), bootstrap, data)
+    options = ("--fleet", "fabric", "--for", f"{minutes}m")
+    with up_in_folder(with_any_ports(settings), *options, start_s=start_s) as (bootstrap, data):
+        yield RunningFabric(ControlClient(socket_path(data)), bootstrap, data)
 
 
 @contextlib.contextmanager
-def running_up(options: Sequence[str], data: Path, output: Path, start_s: float = START_S) -> Iterator[str]:
+def up_in_folder(settings: str, *options: str, start_s: float = START_S) -> Iterator[tuple[str, Path]]:
+    """Run `fabrictime up` in a temporary directory; yield its log's address and its data directory.
+
+    Raises CannotRun.
+    """
+    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
+        config, data = Path(name, "fabrictime.toml"), Path(name, "data")
+        config.write_text(settings, encoding="utf-8")
+        arguments = ["--config", str(config), *options]
+        with running_up(arguments, data, Path(name, "up.log"), start_s) as bootstrap:
+            yield bootstrap, data
+
+
+@contextlib.contextmanager
+def running_up(
+    options: Sequence[str],
+    data: Path,
+    output: Path,
+    start_s: float = START_S,
+    *,
+    is_ready: Callable[[Path], object] | None = None,
+) -> Iterator[str]:
     """Run `fabrictime up` on a data directory; yield the address of its log. Raises CannotRun.
 
     Its output goes to the file `output`. Ctrl-C in the terminal does not reach it, since the caller ends it.
+    `is_ready` says whether an `up` on a directory is ready; by default it is once the address is known.
     """
     up = [sys.executable, "-m", "fabrictime", "up", "--json", "--dir", str(data), *options]
     with output.open("wb") as out:
         child = subprocess.Popen(up, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        yield _wait_running(child, data, output, start_s)
+        yield wait_running(child, data, output, start_s, is_ready)
     finally:
         end_child(child, signal.SIGINT, 30)
 
 
-def end_child(child: subprocess.Popen[bytes], request: signal.Signals, limit_s: float) -> None:
-    """Send `request` to a child process, and kill it if it has not ended after `limit_s`."""
-    child.send_signal(request)
-    try:
-        child.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+def wait_running(
+    child: subprocess.Popen[bytes],
+    data: Path,
+    output: Path,
+    start_s: float,
+    is_ready: Callable[[Path], object] | None = None,
+) -> str:
+    """Wait until an `up` is ready, as `is_ready` says; return its log's address. Raises CannotRun."""
+    ready = is_ready or partial(address_of, service="log")
+    in_time = wait_for(lambda: child.poll() is not None or ready(data), start_s, poll_s=0.2)
+    if child.poll() is not None:
+        lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise CannotRun(f"fabrictime up: {lines[-1] if lines else f'ended with {child.returncode}'}")
+    if in_time is None:
+        raise CannotRun(f"fabrictime up: not running after {start_s:g} s")
+    return address_of(data, "log")
 
 
-def _wait_running(child: subprocess.Popen[bytes], data: Path, output: Path, start_s: float) -> str:
-    """Wait until the log's address is known and return it. Raises CannotRun."""
-    deadline_s = time.monotonic() + start_s
-    while time.monotonic() < deadline_s:
-        if child.poll() is not None:
-            lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise CannotRun(f"fabrictime up: {lines[-1] if lines else f'ended with {child.returncode}'}")
-        with contextlib.suppress(ValueError, KeyError):
-            return str(status.read(data)["addresses"]["log"])
-        time.sleep(0.2)
-    raise CannotRun(f"fabrictime up: not running after {start_s:g} s")
+def address_of(data: Path, service: str) -> str:
+    """Return the address of a service of an `up`; empty while it is not known."""
+    state = state_of(data)
+    return "" if state is None else str(state["addresses"].get(service, ""))
+
+
+def state_of(data: Path) -> dict[str, Any] | None:
+    """Return the state of the `up` of a data directory; None while there is none."""
+    with contextlib.suppress(ValueError):
+        return status.read(data)
+    return None

@@ -1,16 +1,24 @@
-"""Describes the machine of a measurement, without names or paths that identify its owner.
+"""The machine of a measurement: its description, memory of processes, niceness and free ports.
 
-Sources are /proc and the versions of installed packages. The result is a JSON-ready dict.
+The description comes from /proc and the versions of installed packages. It is a JSON-ready dict without names
+or paths that identify the machine's owner.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+SPIN: Final = "import time\nend_s = time.monotonic() + 1800\nwhile time.monotonic() < end_s: pass"
+"""A program that keeps a processor busy for at most half an hour, even if the bench was killed."""
 _PACKAGES = (
     "fabrictime",
     "aiokafka",
@@ -47,6 +55,39 @@ def peak_mb(process: int | None = None) -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise RuntimeError(f"{status} has no line VmHWM: the process has ended")
+
+
+@contextmanager
+def at_niceness(value: int) -> Iterator[None]:
+    """Run at a niceness, and start children at it; without the right to do so, at the present one."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, value)
+        yield
+    finally:
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Keep processors busy by `count` processes while the block runs."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            spinning = subprocess.Popen([sys.executable, "-c", SPIN])
+            stack.callback(spinning.wait)
+            stack.callback(spinning.kill)
+        yield
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of loopback at which nobody listens."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for bound in sockets:
+            bound.bind(("127.0.0.1", 0))
+        return [bound.getsockname()[1] for bound in sockets]
 
 
 def _version(package: str) -> str | None:

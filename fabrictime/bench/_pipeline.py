@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from typing import Any
 import psutil
 
 from fabrictime.bench._machine import peak_mb
+from fabrictime.bench._waiting import end_child, wait_for
 
 
 class Service:
@@ -87,13 +89,7 @@ class Service:
 
     def stop(self, timeout_s: float = 20.0) -> int:
         """End the process by SIGTERM, or by SIGKILL after the timeout; return its exit code."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        code = self.process.wait()
+        end_child(self.process, signal.SIGTERM, timeout_s)
         self._is_stopping = True
         if self._reading.is_alive():
             self._reading.join()
@@ -101,7 +97,7 @@ class Service:
         self._path.unlink(missing_ok=True)
         if self._path.parent.exists():
             self._path.parent.rmdir()
-        return code
+        return self.process.wait()
 
 
 @contextmanager
@@ -118,18 +114,17 @@ def service(module: str, settings: Mapping[str, Any], folder: Path) -> Iterator[
 @contextmanager
 def embedded_log(folder: Path, partitions: int = 8) -> Iterator[str]:
     """Run the embedded log with the project's topics; yield its address."""
-    settings = {
-        "directory": str(folder / "log"),
-        "port": 0,
-        "partitions": partitions,
-        "min_free_bytes": 0,
-        "group_join_delay_ms": 50,
-    }
+    with embedded_log_service(folder, partitions=partitions, group_join_delay_ms=50) as (address, _):
+        yield address
+
+
+@contextmanager
+def embedded_log_service(folder: Path, **settings: Any) -> Iterator[tuple[str, Service]]:
+    """Run the embedded log with further `settings`; yield its address and its service."""
+    settings = {"directory": str(folder / "log"), "port": 0, "min_free_bytes": 0, **settings}
     with service("fabrictime.log", settings, folder) as log:
-        deadline = time.monotonic() + 5
-        while not log.status and time.monotonic() < deadline:
-            time.sleep(0.01)
-        yield log.status.removeprefix("listening on ").strip()
+        wait_for(lambda: log.status, 5, poll_s=0.01)
+        yield log.status.removeprefix("listening on ").strip(), log
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.bench import Figure, Missing, Progress, Target, Value
+from fabrictime.bench._waiting import end_child, wait_for
 from schemas import codec, tables
 
 NAME: Final = "history"
@@ -113,22 +115,19 @@ def running_server(parent: Path | None = None) -> Iterator[Server]:
     )
     try:
         lock = folder / "history" / "lock"
-        end = time.monotonic() + START_S
-        while not lock.exists() or not lock.read_text().endswith(")"):
-            if process.poll() is not None:
-                raise RuntimeError(f"history server ended: {process.stderr.read() if process.stderr else ''}")
-            if time.monotonic() > end:
-                raise RuntimeError(f"history server: not ready within {START_S:.0f} s")
-            time.sleep(0.02)
+
+        def is_ready() -> bool:
+            return lock.exists() and lock.read_text().endswith(")")
+
+        in_time = wait_for(lambda: process.poll() is not None or is_ready(), START_S, poll_s=0.02)
+        if process.poll() is not None:
+            raise RuntimeError(f"history server ended: {process.stderr.read() if process.stderr else ''}")
+        if in_time is None:
+            raise RuntimeError(f"history server: not ready within {START_S:.0f} s")
         address = lock.read_text().rpartition(" on ")[2].rstrip(")")
         yield Server(process, f"http://{address}", folder / "history")
     finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_child(process, signal.SIGTERM, 60)
         if process.stderr:
             process.stderr.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -7,23 +7,18 @@ MB are 10**6 bytes; a rate counts from the first message produced to the last on
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import multiprocessing.queues
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import psutil
 
 from fabrictime.bench import Figure, Missing, Target, Value, _apache_kafka
-from fabrictime.bench._machine import peak_mb
+from fabrictime.bench._pipeline import embedded_log_service
 from schemas.kafka.admin import create_topic
 from schemas.kafka.producer import load_producer, produce
 from schemas.kafka.reader import BEGINNING, TopicReader
@@ -39,7 +34,6 @@ PARTITIONS: Final = 8
 MESSAGE_BYTES: Final = 32 * 1024
 SMALL_BYTES: Final = 200
 _TIMEOUT_S: Final = 180.0
-_START_S: Final = 20.0
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -47,14 +41,16 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
     """Return the figures by key; `quick` sends a tenth. The broker's data are in a temporary directory."""
     large, small, pings = (8_000, 100_000, 200) if quick else (80_000, 1_000_000, 1_000)
     figures: dict[str, Value] = {}
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder, embedded(Path(folder)) as broker:
-        address, process = broker
+    with (
+        tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as folder,
+        embedded_log_service(Path(folder), create_topics=False) as (address, broker),
+    ):
         progress(f"embedded log: {large} messages of {MESSAGE_BYTES} B")
         rate = throughput(address, "large", large, MESSAGE_BYTES)
         figures["mb_per_second_32kb"] = Figure(
             rate * MESSAGE_BYTES / 1e6, note=f"{large} messages, {PARTITIONS} partitions, acks=all"
         )
-        figures["resident_mb"] = peak_mb(process.pid)
+        figures["resident_mb"] = broker.peak_mb()
         progress(f"embedded log: {small} messages of {SMALL_BYTES} B")
         figures["messages_per_second_200b"] = Figure(
             throughput(address, "small", small, SMALL_BYTES), unit="messages/s"
@@ -79,27 +75,6 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
     except _apache_kafka.NotAvailable as error:
         figures["apache_kafka_mb_per_second_32kb"] = Missing(str(error))
     return figures
-
-
-@contextmanager
-def embedded(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """Run the embedded log in its own process; yield its address and its process."""
-    settings = {"directory": str(folder / "log"), "port": 0, "create_topics": False, "min_free_bytes": 0}
-    output = folder / "output"
-    with output.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fabrictime.log", json.dumps(settings)], stderr=file
-        )
-    try:
-        deadline_s = time.monotonic() + _START_S
-        while "listening on " not in output.read_text():
-            if process.poll() is not None or time.monotonic() > deadline_s:
-                raise RuntimeError(f"the embedded log did not start: {output.read_text()[-300:]}")
-            time.sleep(0.02)
-        yield output.read_text().split("listening on ")[1].split(",")[0], psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait(_START_S)
 
 
 def throughput(address: str, topic: str, messages: int, size: int) -> float:

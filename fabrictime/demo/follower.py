@@ -9,7 +9,6 @@ import contextlib
 import queue
 import threading
 import time
-from types import TracebackType
 from typing import Final, Self
 
 from fabrictime.demo.story import Event
@@ -68,9 +67,7 @@ class Follower:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(10)
         self._reader.close()

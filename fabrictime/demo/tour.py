@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from fabrictime.bench._fabric import CannotRun
-from fabrictime.bench.control.live_fabric import FlowRun, JobRun, until
+from fabrictime.bench._waiting import wait_for
+from fabrictime.bench.control.live_fabric import FlowRun, JobRun
 from fabrictime.demo.draw import Draw
 from fabrictime.demo.follower import Follower
 from fabrictime.demo.iterations import BASE_S, SETTLE_S, change_of
@@ -37,6 +38,7 @@ CAUGHT_UP_S: Final = 20.0
 """Longest wait, before the first fault, until the evidence about queues is up to date."""
 KNOWN_S: Final = 60.0
 """Longest wait until all flows of the jobs and their links are known."""
+POLL_S: Final = 0.02
 JOBS_S: Final = 240.0
 """Time after which the jobs end by themselves, even if the tour was killed."""
 SEEN_S: Final = 3.0
@@ -141,7 +143,8 @@ class Tour:
             live_flows = self._follower.flows().values()
             return sum(flow["job"] in JOBS and bool(flow["links"]) for flow in live_flows) >= flows
 
-        if not until(has_paths, KNOWN_S) or not until(lambda: self._follower.movable >= flows, KNOWN_S):
+        conditions = (has_paths, lambda: self._follower.movable >= flows)
+        if any(wait_for(holds, KNOWN_S, POLL_S) is None for holds in conditions):
             raise CannotRun(f"the paths of the jobs' {flows} flows are not all known after {KNOWN_S:g} s")
         self._follower.drain()
         took = seconds_text(time.monotonic() - began_s)
@@ -368,7 +371,7 @@ class Tour:
                 self._print(sorted(lines, key=lambda line: line.at_s or 0.0))  # topics are read in any order
             return holds()
 
-        return until(step, limit_s)
+        return wait_for(step, limit_s, POLL_S) is not None
 
     def _check(self) -> None:
         if self._follower.failure is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch
@@ -43,9 +42,7 @@ class OverviewReader:
         self._evidence.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._consumer.stop()
         self._evidence.stop()
 

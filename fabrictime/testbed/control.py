@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from fabrictime.testbed.fabric.fabric import Fabric, FabricError
@@ -87,9 +86,7 @@ class Testbed:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.fabric.close()
 
     def shape(self) -> Shape:

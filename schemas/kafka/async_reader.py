@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -49,9 +48,7 @@ class AsyncTopicReader:
         await self.consumer.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.consumer.stop()
 
     async def partitions(self, topic: str) -> list[int]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._fabric import CannotRun, running_fabric
+from fabrictime.bench._waiting import wait_for
 from fabrictime.state.scorecard import true_ns
 from fabrictime.testbed.control import ControlClient
 from native.core.probe import TestClock
@@ -95,15 +96,15 @@ def _clocks(control: ControlClient) -> dict[str, TestClock]:
 
 def wait_synced(bootstrap: str, clocks: int) -> None:
     """Wait until so many clocks are SYNCED. Raises CannotRun."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+
+    def are_synced() -> bool:
         newest: dict[str, str] = {}
         for record in _offsets(bootstrap):
             newest.update({c["clock"]: c["state"] for c in record["clocks"]})
-        if sum(state == "SYNCED" for state in newest.values()) >= clocks:
-            return
-        time.sleep(1.0)
-    raise CannotRun(f"clocks: not all {clocks} SYNCED after {START_S:g} s")
+        return sum(state == "SYNCED" for state in newest.values()) >= clocks
+
+    if wait_for(are_synced, START_S, poll_s=1.0) is None:
+        raise CannotRun(f"clocks: not all {clocks} SYNCED after {START_S:g} s")
 
 
 def _offsets(bootstrap: str) -> list[ClockOffsets]:

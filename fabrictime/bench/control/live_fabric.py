@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -190,13 +190,3 @@ def last_link(control: ControlClient, host: str) -> str:
     """Return the link that ends at the first NIC of a host."""
     links: list[str] = control.ask("show")["links"]
     return next(link for link in links if link.partition(">")[2].partition(":")[0] == host)
-
-
-def until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Wait at most `seconds` until `holds()` is true; return whether it is."""
-    end_s = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end_s:
-            return False
-        time.sleep(0.02)
-    return True

@@ -22,6 +22,7 @@ import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._fabric import CannotRun, running_fabric
+from fabrictime.bench._machine import busy_processes
 from fabrictime.bench._pipeline import Service, embedded_log
 from fabrictime.bench.clock.fabric import wait_synced
 from fabrictime.bench.detect.link_evidence import ProbedFleet
@@ -216,7 +217,6 @@ def _kill(worker: Service, bootstrap: str, folder: Path) -> Service:
     return _worker(bootstrap, folder)
 
 
-HOG: Final = "while True: pass"
 COMMAND: Final = (sys.executable, "-m", "fabrictime")
 FABRIC: Final = """
 [fabric]
@@ -237,7 +237,7 @@ def _false_alarms(progress: Progress, seconds: float) -> dict[str, Value]:
     try:
         with running_fabric(progress, FABRIC, round(seconds / 60) + 5) as (control, bootstrap, data):
             wait_synced(bootstrap, len(control.ask("show")["nics"]))
-            with _load(seconds, data), _hogs():
+            with _load(seconds, data), busy_processes(2):
                 time.sleep(seconds)
             links = json.loads(_fabrictime("links", "--all", "--json", "--dir", str(data)))["rows"]
             alerts = json.loads(_fabrictime("alerts", "--all", "--json", "--dir", str(data)))["rows"]
@@ -283,14 +283,3 @@ def _load(seconds: float, data: Path) -> Iterator[None]:
             if flow.poll() is None:
                 flow.kill()
             flow.communicate()
-
-
-@contextmanager
-def _hogs() -> Iterator[None]:
-    hogs = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(2)]
-    try:
-        yield
-    finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench._fabric import CannotRun, running_fabric
+from fabrictime.bench._fabric import CannotRun, running_fabric, state_of
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.detect.web_reader import (
     BrowserReader,
     Named,
@@ -460,34 +461,32 @@ def _moved_s(reader: Reader, control: ControlClient) -> float | None:
     began_s = time.monotonic()
     control.ask("move", spine="spine1", other="spine2", leaves=["leaf2"])
     after = {cable_id(link) for link in control.ask("show")["links"]}
-    while time.monotonic() - began_s < MOVED_S:
+
+    def is_drawn() -> bool:
         drawn = reader.cables()
-        if after <= drawn and not drawn & (before - after):
-            return time.monotonic() - began_s
-        time.sleep(0.1)
-    return None
+        return after <= drawn and not drawn & (before - after)
+
+    left_s = MOVED_S - (time.monotonic() - began_s)
+    return None if wait_for(is_drawn, left_s) is None else time.monotonic() - began_s
 
 
 def _web_url(data: Path) -> str:
     """Wait until the page answers and return its address. Raises CannotRun."""
-    end_s = time.monotonic() + START_S
-    while time.monotonic() < end_s:
-        with contextlib.suppress(ValueError, KeyError):
-            service_status = status.read(data)
-            states = {row["name"]: row["state"] for row in service_status["children"]}
-            if states.get("web") == State.READY.value:
-                return str(service_status["addresses"]["web"])
-        time.sleep(0.2)
-    raise CannotRun(f"web: not ready after {START_S:g} s")
+
+    def is_ready() -> bool:
+        rows = (state_of(data) or {"children": []})["children"]
+        return any(row["name"] == "web" and row["state"] == State.READY.value for row in rows)
+
+    if wait_for(is_ready, START_S, poll_s=0.2) is None:
+        raise CannotRun(f"web: not ready after {START_S:g} s")
+    return str(status.read(data)["addresses"]["web"])
 
 
 def _wait_drawn(reader: Reader, control: ControlClient) -> None:
     """Wait until the page draws every cable of the fabric, and a while longer. Raises CannotRun."""
     reader.open("fabric")
     cables = {cable_id(link) for link in control.ask("show")["links"]}
-    end_s = time.monotonic() + START_S
-    while not cables <= (drawn := reader.cables()):
-        if time.monotonic() > end_s:
-            raise CannotRun(f"web: {len(drawn & cables)} of {len(cables)} cables drawn after {START_S:g} s")
-        time.sleep(0.2)
+    if wait_for(lambda: cables <= reader.cables(), START_S, poll_s=0.2) is None:
+        drawn = len(cables & reader.cables())
+        raise CannotRun(f"web: {drawn} of {len(cables)} cables drawn after {START_S:g} s")
     time.sleep(WARM_S)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from fabrictime.bench._waiting import wait_for
 from fabrictime.state.fabric_consumer import FabricConsumer
 from fabrictime.state.fabric_state import FabricState, Part
 from fabrictime.web.live_fabric import PERIOD_S
@@ -140,13 +141,10 @@ class BrowserReader:
     def open(self, tab: Tab) -> None:
         """Open a tab, wait until it is complete, and forget earlier sightings."""
         self.driver.get(f"{self._url}{tab}")
-        end_s = time.monotonic() + SHOWN_S
-        while not self.driver.execute_script(STANDS, tab):
-            if time.monotonic() > end_s:
-                page_text = " ".join(str(self.driver.execute_script(SHOWN)).split())[:300]
-                late = f"{self._url}{tab}: no cable on the page within {SHOWN_S:g} s"
-                raise TimeoutError(f"{late}; it shows: {page_text or 'nothing'}")
-            time.sleep(0.05)
+        if wait_for(lambda: self.driver.execute_script(STANDS, tab), SHOWN_S, poll_s=0.05) is None:
+            page_text = " ".join(str(self.driver.execute_script(SHOWN)).split())[:300]
+            late = f"{self._url}{tab}: no cable on the page within {SHOWN_S:g} s"
+            raise TimeoutError(f"{late}; it shows: {page_text or 'nothing'}")
         self.driver.execute_async_script(IDLE)
         self.driver.execute_script(WATCH, tab)
 

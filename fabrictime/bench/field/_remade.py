@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.bench import Progress
-from fabrictime.bench._fabric import CannotRun
-from fabrictime.bench.field._running import is_well, state_of, wait_for
+from fabrictime.bench._fabric import CannotRun, state_of
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.field._small_network import SmallNetwork
 from fabrictime.history.http import WRITE_USER
+from fabrictime.runtime import status
 from schemas.kafka import END
 from schemas.kafka.offset_reader import OffsetReader
 from schemas.kafka.reader import TopicReader
@@ -32,6 +33,7 @@ LIMIT_S: Final = 40.0
 MADE_AGAIN_S: Final = 2.0
 """Time between the removal of a thing and its return."""
 NICS: Final = 3
+POLL_S: Final = 0.2
 SAMPLES: Final = re.compile(r"(\d+) samples")
 BENCH: Final = "fabrictime-bench"
 GROWTH_S: Final = 2.0
@@ -87,6 +89,12 @@ class Growth:
         return ", ".join(self._topics)
 
 
+def is_well(data: Path) -> bool:
+    """Return whether all services of an `up` work and no evidence is missing."""
+    state = state_of(data)
+    return state is not None and not status.wrong(state)
+
+
 def _messages(reader: OffsetReader) -> Counter[str]:
     """Return the number of messages that each topic ever got. Raises LogUnavailable."""
     counts = Counter[str]()
@@ -98,13 +106,12 @@ def _messages(reader: OffsetReader) -> Counter[str]:
 class Remade:
     """A running pipeline and its network, behind which things are made again."""
 
-    def __init__(
-        self, network: SmallNetwork, data: Path, up: int, progress: Progress, outcome: Outcome
-    ) -> None:
-        """`up`: process id of the pipeline."""
-        self.network, self.data, self.up = network, data, up
+    def __init__(self, network: SmallNetwork, data: Path, progress: Progress, outcome: Outcome) -> None:
+        self.network, self.data = network, data
         self.progress, self.outcome = progress, outcome
         state = state_of(data) or {}
+        self.up: int = state["pid"]
+        """Process id of the pipeline."""
         self.addresses: dict[str, str] = state["addresses"]
         self.alerts = TopicReader.open(self.log, {ALERTS: END})
         self._growth = Growth(self.log)
@@ -166,7 +173,7 @@ class Remade:
             fed = growth.is_seen()
             return answering and fed and is_well(self.data) and (also is bool or also())
 
-        took_s = wait_for(is_recovered, LIMIT_S)
+        took_s = wait_for(is_recovered, LIMIT_S, POLL_S)
         self.outcome.times_s[name] = took_s
         self.progress(f"remade: {name}: {'not recovered' if took_s is None else f'{took_s:.1f} s'}")
         self._count_alerts(name, touched)

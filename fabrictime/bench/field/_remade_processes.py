@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from fabrictime.bench._fabric import CannotRun
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.field._mpi_kinds import MPICH, OPEN_MPI
 from fabrictime.bench.field._remade import Operations, Remade
-from fabrictime.bench.field._running import wait_for
 from fabrictime.bench.field._small_network import HOST
 from fabrictime.testbed.processes.process_ids import start_at
 

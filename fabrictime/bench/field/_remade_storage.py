@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.field._remade import BENCH, MADE_AGAIN_S, Remade
-from fabrictime.bench.field._running import wait_for
 from fabrictime.bench.field._small_network import HOST
 from fabrictime.log.settings import LogSettings
 from schemas import tables

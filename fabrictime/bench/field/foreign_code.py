@@ -19,8 +19,9 @@ from typing import Final
 import psutil
 
 from fabrictime.bench import Progress, Value
-from fabrictime.bench._fabric import CannotRun, end_child
-from fabrictime.bench.field._running import settings_text, wait_until_ready
+from fabrictime.bench._fabric import CannotRun, wait_running, with_any_ports
+from fabrictime.bench._waiting import end_child
+from fabrictime.bench.field._remade import is_well
 from schemas.run_module import module_command
 
 START_S: Final = 180.0
@@ -48,7 +49,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
         folder = Path(name)
         foreign, trace = foreign_folder(folder)
         config, data, output = folder / "fabrictime.toml", folder / "data", folder / "up.log"
-        config.write_text(settings_text(), encoding="utf-8")
+        config.write_text(with_any_ports(""), encoding="utf-8")
         environment = foreign_environment(foreign)
         options = ["--fleet", "loopback" if quick else "fabric", "--config", str(config), "--dir", str(data)]
         with output.open("wb") as out:
@@ -62,7 +63,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
             )
         try:
             progress("foreign code: starting all services")
-            wait_until_ready(up, data, output, START_S)
+            wait_running(up, data, output, START_S, is_well)
             processes = len(psutil.Process(up.pid).children(recursive=True))
             audit = module_command(
                 "fabrictime", "audit", "--json", "--config", str(config), "--dir", str(data)

@@ -8,25 +8,17 @@ services work, evidence is fresh and each NIC's probes are answered. An alert ab
 from __future__ import annotations
 
 import contextlib
-import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from fabrictime.bench import Figure, Progress, Value
-from fabrictime.bench._fabric import require_namespaces
+from fabrictime.bench._fabric import require_namespaces, running_up, with_any_ports
 from fabrictime.bench.field import _remade_host, _remade_processes, _remade_storage
-from fabrictime.bench.field._remade import LIMIT_S, NICS, Outcome, Remade
-from fabrictime.bench.field._running import settings_text, wait_until_ready
+from fabrictime.bench.field._remade import LIMIT_S, NICS, Outcome, Remade, is_well
 from fabrictime.bench.field._small_network import HOST, SmallNetwork
 from fabrictime.testbed.processes.child import run_inside
 from fabrictime.testbed.processes.process_ids import enter_own_ids
-from schemas.run_module import module_command
-
-START_S: Final = 180.0
-_STOP_S: Final = 30.0
 
 
 @contextlib.contextmanager
@@ -38,24 +30,13 @@ def _running(
     dumps = folder / _remade_host.DUMPS
     dumps.mkdir()
     recorder = f'[collectives]\nflight_recorder_directory = "{dumps}"\n'
-    config.write_text(settings_text(f'[up]\nhost_name = "{HOST}"\n{recorder}'), encoding="utf-8")
+    config.write_text(with_any_ports(f'[up]\nhost_name = "{HOST}"\n{recorder}'), encoding="utf-8")
     fleet.write_text(network.fleet(), encoding="utf-8")
-    output = folder / "up.log"
-    options = ["--fleet", str(fleet), "--with", "services", "--config", str(config), "--dir", str(data)]
+    options = ["--fleet", str(fleet), "--with", "services", "--config", str(config)]
     options += [] if log_url is None else ["--log", log_url]
-    with output.open("wb") as out:
-        up = subprocess.Popen(module_command("fabrictime", "up", *options), stdout=out, stderr=out)
-    try:
-        progress("remade: starting all services")
-        wait_until_ready(up, data, output, START_S)
-        yield Remade(network, data, up.pid, progress, outcome)
-    finally:
-        up.send_signal(signal.SIGINT)
-        try:
-            up.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            up.kill()
-            up.wait()
+    progress("remade: starting all services")
+    with running_up(options, data, folder / "up.log", is_ready=is_well):
+        yield Remade(network, data, progress, outcome)
 
 
 def _with_own_log(

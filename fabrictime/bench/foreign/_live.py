@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
-from fabrictime.bench._fabric import CannotRun, RunningFabric, end_child
+from fabrictime.bench._fabric import CannotRun, RunningFabric
+from fabrictime.bench._waiting import end_child, wait_for
 from fabrictime.bench.foreign import _hosts, _programs
 from fabrictime.bench.foreign._draw import BIG_HOSTS, Case
 from fabrictime.bench.foreign._page import ALL, Page
@@ -49,9 +49,7 @@ class Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
         self._reader.close()
@@ -159,14 +157,14 @@ class Run:
 
     def _await_start(self) -> None:
         """Wait until all ranks are in their third iteration; of others' programs, until they run."""
-        deadline_s = time.monotonic() + START_S
-        while time.monotonic() < deadline_s:
+
+        def has_started() -> bool:
             self.pids = _hosts.ranks_of(self.case.name)
             started = self._own_page is None or min(self._own_page.iterations()) > 2
-            if len(self.pids) == len(self.case.hosts) and started:
-                return
-            time.sleep(_POLL_S)
-        raise CannotRun(f"{self.case.program}: its job does not run after {START_S:g} s")
+            return len(self.pids) == len(self.case.hosts) and started
+
+        if wait_for(has_started, START_S, _POLL_S) is None:
+            raise CannotRun(f"{self.case.program}: its job does not run after {START_S:g} s")
 
     @property
     def _own_page(self) -> Page | None:

@@ -16,13 +16,12 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import psutil
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench._fabric import CannotRun, running_up
+from fabrictime.bench._fabric import CannotRun, up_in_folder
 from fabrictime.runtime import status
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -121,13 +120,10 @@ def _children_s() -> float:
 
 def _rss_mb() -> float:
     """Return the resident memory, MB, of the largest prober. Raises CannotRun."""
-    with TemporaryDirectory(prefix="fabrictime-bench-") as folder:
-        config, data, output = (Path(folder, name) for name in ("fabrictime.toml", "data", "up.log"))
-        config.write_text(SETTINGS, encoding="utf-8")
-        with running_up(["--fleet", "loopback", "--for", "5m", "--config", str(config)], data, output):
-            time.sleep(SETTLE_S)
-            rows = [row for row in status.read(data)["children"] if row["name"].startswith("prober")]
-            used = [psutil.Process(int(row["pid"])).memory_info().rss for row in rows if row["pid"]]
+    with up_in_folder(SETTINGS, "--fleet", "loopback", "--for", "5m") as (_, data):
+        time.sleep(SETTLE_S)
+        rows = [row for row in status.read(data)["children"] if row["name"].startswith("prober")]
+        used = [psutil.Process(int(row["pid"])).memory_info().rss for row in rows if row["pid"]]
     if not used:
         raise CannotRun("no prober is running")
     return float(max(used)) / MB

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
+
+from fabrictime.bench._machine import free_ports
+from fabrictime.bench._waiting import end_child, wait_for
 
 PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo")
 LIMIT_S: Final = 60.0
@@ -45,17 +47,6 @@ def _path() -> str:
     return f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback at which nobody listens."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 class SlurmCluster:
     """Nodes that answer to slurmctld, from `with` on. `folder` must be reachable for all users, for munge."""
 
@@ -86,9 +77,7 @@ class SlurmCluster:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -147,12 +136,7 @@ class SlurmCluster:
     def stop(self) -> None:
         """End the daemons, the last first."""
         for process in reversed(self._processes):
-            process.terminate()
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_child(process, signal.SIGTERM, STOP_S)
         self._processes.clear()
 
     def _start(self, *command: str) -> None:
@@ -164,13 +148,14 @@ class SlurmCluster:
 
     def until(self, condition: Callable[[], object], name: str) -> None:
         """Wait for a condition. Raises AssertionError with the output of the daemons."""
-        deadline = time.monotonic() + LIMIT_S
-        while not condition():
-            ended = [process for process in self._processes if process.poll() is not None]
-            if ended or time.monotonic() > deadline:
-                text = "".join(
-                    f"\n{path.name}: {path.read_text(errors='replace').replace(chr(0), '')[-600:]}"
-                    for path in sorted(self.folder.glob("*.out"))
-                )
-                raise AssertionError(f"Slurm: {name}: not within {LIMIT_S} s{text}")
-            time.sleep(0.1)
+
+        def has_ended() -> bool:
+            return any(process.poll() is not None for process in self._processes)
+
+        in_time = wait_for(lambda: condition() or has_ended(), LIMIT_S)
+        if in_time is None or (has_ended() and not condition()):
+            text = "".join(
+                f"\n{path.name}: {path.read_text(errors='replace').replace(chr(0), '')[-600:]}"
+                for path in sorted(self.folder.glob("*.out"))
+            )
+            raise AssertionError(f"Slurm: {name}: not within {LIMIT_S} s{text}")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import signal
 import subprocess
-import time
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
+from fabrictime.bench._fabric import state_of
+from fabrictime.bench._waiting import end_child, wait_for
 from fabrictime.runtime import status
 from schemas.run_module import module_command, script_command
 
@@ -58,9 +59,7 @@ class Up:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def state(self) -> dict[str, Any]:
@@ -69,12 +68,7 @@ class Up:
 
     def stop(self) -> None:
         """End the process and its children."""
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end_child(self.process, signal.SIGTERM, STOP_S)
 
     def scrape(self, accept: str = "text/plain") -> str:
         """Return the metrics of all processes."""
@@ -86,17 +80,13 @@ class Up:
 
     def _wait_until_ready(self) -> dict[str, str]:
         """Return the addresses once all services have started."""
-        end_s = time.monotonic() + self._ready_s
-        while time.monotonic() < end_s and self.process.poll() is None:
-            try:
-                addresses: dict[str, str] = self.state()["addresses"]
-            except ValueError:
-                time.sleep(0.2)
-            else:
-                return addresses
-        raise RuntimeError(
-            f"up: not ready, exit code {self.process.poll()}: {self.output.read_text()[-2000:]}"
-        )
+        wait_for(lambda: self.process.poll() is not None or state_of(self.directory), self._ready_s, 0.2)
+        state = state_of(self.directory)
+        if state is None:
+            text = self.output.read_text()[-2000:]
+            raise RuntimeError(f"up: not ready, exit code {self.process.poll()}: {text}")
+        addresses: dict[str, str] = state["addresses"]
+        return addresses
 
 
 def run_module_of(code: Path) -> str:

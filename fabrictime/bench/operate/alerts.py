@@ -24,6 +24,7 @@ import numpy as np
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._pipeline import Service, embedded_log
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.operate._receiver import HttpReceiver
 from schemas.kafka.publisher import Publisher
 from schemas.records import Alert, AlertKind, AlertState, Severity
@@ -247,9 +248,7 @@ def _settle(notifier: _Notifier, receiver: HttpReceiver, source: _Source) -> Non
     """Run the notifier without kills until the receiver has all, at most `SETTLE_S`."""
     notifier.start()
     try:
-        end_s = time.monotonic() + SETTLE_S
-        while _lost(receiver, source) and time.monotonic() < end_s:
-            time.sleep(0.1)
+        wait_for(lambda: not _lost(receiver, source), SETTLE_S)
     finally:
         notifier.stop()
 

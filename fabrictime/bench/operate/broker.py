@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._apache_kafka import VERSION, Cluster, NotAvailable, running_cluster
 from fabrictime.bench._pipeline import stream_worker
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.history import Server, path_delays, running_server
 from schemas import codec, tables
 from schemas.kafka.admin import create_topics
@@ -160,9 +161,8 @@ def _counts(client: Any, value: str, table: str) -> dict[Identity, int]:
 
 def _stored_when_complete(server: Server, identities: set[Identity]) -> Stored:
     client = server.client()
-    end_s = time.monotonic() + STORE_S
-    while not (stored := _stored(client)).has(identities) and time.monotonic() < end_s:
-        time.sleep(0.5)
+    wait_for(lambda: _stored(client).has(identities), STORE_S, poll_s=0.5)
+    stored = _stored(client)
     client.close()
     return stored
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench._machine import at_niceness
 from fabrictime.bench._pipeline import embedded_log, service
 from fabrictime.bench.operate._slurm import SlurmCluster, missing
 from fabrictime.commands.config.live_config import PLAIN
@@ -63,7 +64,7 @@ def measure(progress: Progress, quick: bool) -> dict[str, Value]:
         folder.chmod(0o755)  # for munge
         (folder / "slurm").mkdir()
         with (
-            _niceness(NICE["drains"]),
+            at_niceness(NICE["drains"]),
             SlurmCluster(folder / "slurm", NODES) as slurm,
             embedded_log(folder, partitions=4) as bootstrap,
             _commands_of(slurm),
@@ -91,18 +92,6 @@ def _settings(bootstrap: str, folder: Path) -> dict[str, object]:
         "journal_file": str(folder / "run" / "journal.jsonl"),
         "nodes": rules,
     }
-
-
-@contextmanager
-def _niceness(value: int) -> Iterator[None]:
-    """Run at a niceness, and start children at it; without the right to do so, at the present one."""
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, value)
-    try:
-        yield
-    finally:
-        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 @contextmanager

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Final
 
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench._fabric import running_up
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.operate._relay import relay
 from fabrictime.state.live_figures import Watcher
-from schemas.run_module import module_command
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 PACKAGES: Final = ROOT / "dist"
@@ -33,6 +34,8 @@ HOSTS: Final = ("measured", "other")
 KEY: Final = "fleet.key"
 LIMIT_S: Final = 180.0
 MAKE_ROOT_S: Final = 900.0
+NETWORK: Final = 71
+"""The hosts' network is 10.71.0.0/24."""
 UNIT: Final = "lib/systemd/system/fabrictime.service"
 STAGES: Final = ("map", "solve")
 
@@ -73,7 +76,11 @@ def installed(
     root.mkdir()
     progress("making a root file system of Debian 12")
     _unpack_root(root, folder, archive)
-    with _namespaces(folder) as netns, _services(folder, netns) as port, relay(netns[0], port):
+    with (
+        cabled_namespaces(folder, 1, NETWORK) as netns,
+        _services(folder, netns[1]) as port,
+        relay(netns[0], port),
+    ):
         shutil.copyfile(package, root / "fabrictime.deb")
         shutil.copy(folder / KEY, root / KEY)
         watcher = Watcher(f"127.0.0.1:{port}")
@@ -89,18 +96,8 @@ def _timed(root: Path, netns: str, port: int, watcher: Watcher, progress: Progre
     inside = _inside(root, netns)
     run_command([*inside, "dpkg", "--install", "/fabrictime.deb"])
     unpacked_s = time.monotonic() - began_s
-    init = [
-        "fabrictime",
-        "init",
-        "--log",
-        f"127.0.0.1:{port}",
-        "--host",
-        HOSTS[0],
-        "--join",
-        f"/{KEY}",
-        "--write",
-    ]
-    run_command([*inside, *init])
+    options = ["--log", f"127.0.0.1:{port}", "--host", HOSTS[0], "--join", f"/{KEY}", "--write"]
+    run_command([*inside, "fabrictime", "init", *options])
     ready_s = time.monotonic() - began_s
     progress(f"installed after {unpacked_s:.1f} s, settings written after {ready_s:.1f} s")
     with _agent(root, inside):
@@ -115,13 +112,17 @@ def _timed(root: Path, netns: str, port: int, watcher: Watcher, progress: Progre
 
 def _wait_synced(watcher: Watcher, began_s: float) -> float:
     """Return the seconds until the measured host's clock is SYNCED. Raises TimeoutError."""
-    while time.monotonic() < began_s + LIMIT_S:
+
+    def states() -> dict[str, str]:
         with watcher.view.lock:
-            states = {name: clock.state for name, clock in watcher.view.clocks.items()}
-        if any(name.startswith(HOSTS[0]) and state == "SYNCED" for name, state in states.items()):
-            return time.monotonic() - began_s
-        time.sleep(0.1)
-    raise TimeoutError(f"not synchronised within {LIMIT_S:.0f} s: {states}")
+            return {name: clock.state for name, clock in watcher.view.clocks.items()}
+
+    def is_synced() -> bool:
+        return any(name.startswith(HOSTS[0]) and state == "SYNCED" for name, state in states().items())
+
+    if wait_for(is_synced, began_s + LIMIT_S - time.monotonic()) is None:
+        raise TimeoutError(f"not synchronised within {LIMIT_S:.0f} s: {states()}")
+    return time.monotonic() - began_s
 
 
 def _unpack_root(root: Path, folder: Path, archive: Path | None) -> None:
@@ -133,19 +134,24 @@ def _unpack_root(root: Path, folder: Path, archive: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _namespaces(folder: Path) -> Iterator[tuple[str, str]]:
-    """Make two namespaces with a cable between them; yield their paths."""
+def cabled_namespaces(folder: Path, nics: int, network: int) -> Iterator[tuple[str, str]]:
+    """Make two namespaces, with a cable between their NICs of the same name; yield their paths.
+
+    NIC eth0 of the first has the address 10.`network`.0.1/24; the next NICs have those of the next networks.
+    """
     names = tuple(f"ft-{folder.name[-8:]}-{number}" for number in range(2))
     try:
         for name in names:
             run_command(["ip", "netns", "add", name])
             run_command(["ip", "-n", name, "link", "set", "lo", "up"])
-        run_command(
-            ["ip", "-n", names[0], "link", "add", "eth0", "type", "veth", "peer", "eth0", "netns", names[1]]
-        )
-        for number, name in enumerate(names, 1):
-            run_command(["ip", "-n", name, "address", "add", f"10.71.0.{number}/24", "dev", "eth0"])
-            run_command(["ip", "-n", name, "link", "set", "eth0", "up"])
+        for nic in range(nics):
+            device = f"eth{nic}"
+            peer = ["type", "veth", "peer", device, "netns", names[1]]
+            run_command(["ip", "-n", names[0], "link", "add", device, *peer])
+            for number, name in enumerate(names, 1):
+                address = f"10.{network + nic}.0.{number}/24"
+                run_command(["ip", "-n", name, "address", "add", address, "dev", device])
+                run_command(["ip", "-n", name, "link", "set", device, "up"])
         yield f"/run/netns/{names[0]}", f"/run/netns/{names[1]}"
     finally:
         for name in names:
@@ -153,41 +159,23 @@ def _namespaces(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def _services(folder: Path, netns: tuple[str, str]) -> Iterator[int]:
+def _services(folder: Path, netns: str) -> Iterator[int]:
     """Run log, worker and the agent of the other host; yield the log's port once all are ready."""
     fleet, settings = folder / "fleet.toml", folder / "fabrictime.toml"
     key = folder / KEY
     key.touch(mode=0o600)
     key.write_text(secrets.token_hex(32))
     fleet.write_text(
-        f'[[nics]]\nhost = "{HOSTS[1]}"\ndevice = "eth0"\naddress = "10.71.0.2"\nnetns = "{netns[1]}"\n'
+        f'[[nics]]\nhost = "{HOSTS[1]}"\ndevice = "eth0"\naddress = "10.{NETWORK}.0.2"\nnetns = "{netns}"\n'
     )
     settings.write_text(
         f'[up]\nfleet = "{fleet}"\nhost_name = "{HOSTS[1]}"\nservices = "on"\nweb = false\nworkers = 1\n'
-        f'data_directory = "{folder / "data"}"\nhistory_url = "http://127.0.0.1:9"\n'
+        'history_url = "http://127.0.0.1:9"\n'
         f'[probes]\nkey_file = "{key}"\n[log]\nport = 0\n'
         f"[streams]\nstages = {list(STAGES)!r}\n".replace("'", '"')
     )
-    log = folder / "up.log"
-    with log.open("wb") as output:
-        command = module_command("fabrictime", "up", "--config", str(settings))
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        yield _port(log, folder, process)
-    finally:
-        stop_group(process)
-
-
-def _port(log: Path, folder: Path, process: subprocess.Popen[bytes]) -> int:
-    from fabrictime.runtime import status
-
-    until_s = time.monotonic() + LIMIT_S
-    while time.monotonic() < until_s and process.poll() is None:
-        if "ready after" in log.read_text(errors="replace"):
-            with contextlib.suppress(ValueError):
-                return int(status.read(folder / "data")["addresses"]["log"].rpartition(":")[2])
-        time.sleep(0.1)
-    raise RuntimeError(f"the services did not start: {log.read_text(errors='replace')[-400:]}")
+    with running_up(["--config", str(settings)], folder / "data", folder / "up.log", LIMIT_S) as bootstrap:
+        yield int(bootstrap.rpartition(":")[2])
 
 
 def _inside(root: Path, netns: str) -> list[str]:
@@ -196,15 +184,8 @@ def _inside(root: Path, netns: str) -> list[str]:
         f"mount --rbind /proc {root}/proc; mount --rbind /dev {root}/dev; mount -t sysfs sysfs {root}/sys"
     )
     path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
-    enter = [
-        "unshare",
-        "--mount",
-        "sh",
-        "-ec",
-        f'{mounts}; exec chroot {root} env -i {path} HOME=/ "$@"',
-        "sh",
-    ]
-    return ["nsenter", f"--net={netns}", *enter]
+    script = f'{mounts}; exec chroot {root} env -i {path} HOME=/ "$@"'
+    return ["nsenter", f"--net={netns}", "unshare", "--mount", "sh", "-ec", script, "sh"]
 
 
 @contextlib.contextmanager
@@ -231,10 +212,10 @@ def _agent(root: Path, inside: list[str]) -> Iterator[None]:
         text = (root / "agent.log").read_text(errors="replace")[-600:]
         raise TimeoutError(f"{error}; the agent: {text}") from None
     finally:
-        stop_group(process)
+        _stop_group(process)
 
 
-def stop_group(process: subprocess.Popen[bytes]) -> None:
+def _stop_group(process: subprocess.Popen[bytes]) -> None:
     """Stop the session of a process: by SIGTERM, and after 30 s by SIGKILL."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)

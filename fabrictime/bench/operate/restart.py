@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.bench import Figure, Progress, Value
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.operate._up import Up
 from producers.sim.control import ask, socket_path
 from schemas.codec import Registry
@@ -160,9 +161,7 @@ def _restart(up: Up, name: str) -> None:
     """End a process and wait until the supervisor has noticed."""
     row = _row(up.state(), name)
     os.kill(row["pid"], signal.SIGTERM)
-    end_s = time.monotonic() + READY_S
-    while _row(up.state(), name)["restarts"] == row["restarts"] and time.monotonic() < end_s:
-        time.sleep(0.05)
+    wait_for(lambda: _row(up.state(), name)["restarts"] != row["restarts"], READY_S, poll_s=0.05)
 
 
 def follow(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._pipeline import embedded_log
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.operate import _host_attacks, _log_attacks, _page_attacks
 from schemas.run_module import module_command
 from schemas.secret_file import write_secret
@@ -86,11 +86,9 @@ def _service(folder: Path, settings: Path, name: str, sign: Path) -> Iterator[No
             stderr=subprocess.STDOUT,
         )
     try:
-        end_s = time.monotonic() + START_S
-        while not sign.exists():
-            if process.poll() is not None or time.monotonic() > end_s:
-                raise RuntimeError(f"{name}: not ready: {output.read_text()[-500:]}")
-            time.sleep(0.1)
+        wait_for(lambda: process.poll() is not None or sign.exists(), START_S)
+        if not sign.exists():
+            raise RuntimeError(f"{name}: not ready: {output.read_text()[-500:]}")
         yield
     finally:
         process.terminate()

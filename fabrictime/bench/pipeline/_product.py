@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, Final
 import psutil
 
 from fabrictime.bench import Progress
-from fabrictime.bench._fabric import running_up, with_any_ports
+from fabrictime.bench._fabric import up_in_folder, with_any_ports
 from fabrictime.runtime import status
 from fabrictime.testbed.control import ControlClient, socket_path
 from producers.sim import control as sim_control
@@ -130,13 +129,9 @@ def running_product(progress: Progress, fleet: str | None, settings: str = "") -
     Raises CannotRun.
     """
     progress("up: starting")
-    with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
-        config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
-        config.write_text(SETTINGS + settings, encoding="utf-8")
-        options = ["--for", LIMIT, "--config", str(config)]
-        options += [] if fleet is None else ["--fleet", fleet]
-        with running_up(options, data, output) as bootstrap:
-            yield Product(bootstrap, data)
+    options = ["--for", LIMIT, *([] if fleet is None else ["--fleet", fleet])]
+    with up_in_folder(SETTINGS + settings, *options) as (bootstrap, data):
+        yield Product(bootstrap, data)
 
 
 def _service_of(process: psutil.Process, services: Mapping[int, str]) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import ExitStack
 from typing import Final
 
 from fabrictime.bench import Progress, Value
+from fabrictime.bench._machine import busy_processes
 from fabrictime.bench.pipeline._fleet_run import measure_fleet
 
 FLEET: Final = "sim:16,rate_pps=4000"
 BUSY: Final = 3
-SPIN: Final = "import time\nend_s = time.monotonic() + 900\nwhile time.monotonic() < end_s: pass"
-"""A program that keeps a processor busy for at most 15 minutes, even if the bench was killed."""
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
@@ -23,7 +20,4 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 def _spin(stack: ExitStack) -> None:
     """Start the busy processes; they end with the stack."""
-    for _ in range(BUSY):
-        spinning = subprocess.Popen([sys.executable, "-c", SPIN])
-        stack.callback(spinning.wait)
-        stack.callback(spinning.kill)
+    stack.enter_context(busy_processes(BUSY))

@@ -16,8 +16,8 @@ from typing import Final
 
 from fabrictime.bench import Progress, Value
 from fabrictime.bench._fabric import CannotRun
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.control.failover import steady_flows
-from fabrictime.bench.control.live_fabric import until
 from fabrictime.bench.control.watch import Watch
 from fabrictime.bench.pipeline._events import Event, events_of, latency_figures
 from fabrictime.bench.pipeline._product import running_product
@@ -83,7 +83,7 @@ def planted(
     trials: list[Trial] = []
     broken: Counter[str] = Counter()
     while len(trials) < count:
-        if not until(lambda: bool(candidates()), HEALTHY_S):
+        if wait_for(candidates, HEALTHY_S, 0.02) is None:
             raise CannotRun(f"no link is healthy within {HEALTHY_S:g} s")
         flows_by_link = candidates()
         fewest = min(broken[cable_id(link)] for link in flows_by_link)

@@ -15,16 +15,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.bench import Figure, Missing, Progress, Value
-from fabrictime.bench._fabric import CannotRun, end_child
+from fabrictime.bench._fabric import CannotRun, address_of
+from fabrictime.bench._waiting import end_child, wait_for
 from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
 from fabrictime.bench.pipeline._product import SETTINGS
-from fabrictime.runtime import status
 
 RUNS, QUICK_RUNS = 5, 1
 CORES: Final = 2
@@ -133,11 +132,8 @@ def _tour(with_browser: bool) -> list[Step]:
 
 def _open_page(stack: contextlib.ExitStack, demo: subprocess.Popen[bytes], data: Path) -> None:
     """Open the live page in a browser once it is served; `stack` closes it."""
-    deadline_s = time.monotonic() + LIMIT_S / 2
-    while demo.poll() is None and time.monotonic() < deadline_s:
-        with contextlib.suppress(ValueError, KeyError):
-            page = BrowserReader(status.read(data)["addresses"]["web"])
-            stack.callback(page.close)
-            page.open("fabric")
-            return
-        time.sleep(0.5)
+    wait_for(lambda: demo.poll() is not None or address_of(data, "web"), LIMIT_S / 2, poll_s=0.5)
+    if url := address_of(data, "web"):
+        page = BrowserReader(url)
+        stack.callback(page.close)
+        page.open("fabric")

@@ -13,18 +13,18 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import psutil
 
 from fabrictime.bench import Figure, Progress, Value
-from fabrictime.bench._fabric import CannotRun, running_up, with_any_ports
+from fabrictime.bench._fabric import CannotRun, address_of, up_in_folder, with_any_ports
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
 from fabrictime.runtime import status
 
@@ -91,13 +91,9 @@ def blind_s(answers: Iterable[Answer], fresh_s: float = FRESH_S) -> float:
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
     """Measure and return the figures by key, in about six minutes, or three with `quick`."""
-    with tempfile.TemporaryDirectory(prefix="fabrictime-blind-") as name, contextlib.ExitStack() as stack:
-        config, data, output = Path(name, "fabrictime.toml"), Path(name, "data"), Path(name, "up.log")
-        config.write_text(with_any_ports(SETTINGS), encoding="utf-8")
-        options = ["--fleet", "loopback", "--for", f"{START_S}s", "--config", str(config)]
-        progress("blind: starting")
-        stack.enter_context(running_up(options, data, output))
-        page = stack.enter_context(_page(data))
+    progress("blind: starting")
+    options = ("--fleet", "loopback", "--for", f"{START_S}s")
+    with up_in_folder(with_any_ports(SETTINGS), *options) as (_, data), _page(data) as page:
         survey = _Asked(data, page)
         answers_by_service: dict[str, list[Answer]] = {}
         unwell: set[str] = set()
@@ -199,29 +195,20 @@ def _page(data: Path) -> Iterator[_Page | None]:
     if browser_missing() is not None:
         yield None
         return
-    page = _Page(str(_state(data)["addresses"]["web"]))
+    if wait_for(lambda: address_of(data, "web"), WELL_S) is None:
+        raise CannotRun(f"the page is not ready after {WELL_S:g} s")
+    page = _Page(address_of(data, "web"))
     try:
         yield page
     finally:
         page.close()
 
 
-def _state(data: Path) -> Any:
-    end_s = time.monotonic() + WELL_S
-    while time.monotonic() < end_s:
-        with contextlib.suppress(ValueError):
-            service_status = status.read(data)
-            if "web" in service_status["addresses"]:
-                return service_status
-        time.sleep(0.2)
-    raise CannotRun(f"the page is not ready after {WELL_S:g} s")
-
-
 @contextlib.contextmanager
 def _stopped(data: Path, service: str) -> Iterator[None]:
     """Stop a service's processes while the block runs, and those that `up` starts instead before they do any
     work."""
-    up = psutil.Process(int(_state(data)["pid"]))
+    up = psutil.Process(int(status.read(data)["pid"]))
     pids: set[int] = set()
     is_over = threading.Event()
 

@@ -7,16 +7,17 @@ see must be possible ones.
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fabrictime.bench import Figure, Progress, Value
 from fabrictime.bench._apache_kafka import NotAvailable, running
 from fabrictime.bench._fabric import CannotRun, RunningFabric, running_fabric
+from fabrictime.bench._machine import at_niceness
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.robust.hostile import HostileMaker
 from fabrictime.runtime import status
 from fabrictime.state.live_figures import View, Watcher
@@ -198,7 +199,7 @@ def _publish(bootstrap: str, maker: HostileMaker, records: int, progress: Progre
     producer = load_producer(bootstrap, {"linger.ms": 20, "compression.type": "none"})
     begin_s = time.monotonic()
     sent = 0
-    with _niceness(PUBLISH_NICENESS):
+    with at_niceness(PUBLISH_NICENESS):
         while sent < records and time.monotonic() < begin_s + PUBLISH_S:
             if sent % 100 == 0:
                 time.sleep(max(0.0, begin_s + sent / PUBLISH_PER_S - time.monotonic()))
@@ -210,19 +211,6 @@ def _publish(bootstrap: str, maker: HostileMaker, records: int, progress: Progre
                 progress(f"robust: {sent:,} hostile records")
             sent += 1
     return sent - int(producer.flush(60))
-
-
-@contextlib.contextmanager
-def _niceness(value: int) -> Iterator[None]:
-    """Run the block with another niceness, if this user is allowed to."""
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    try:
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, value)
-        yield
-    finally:
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 class CatchUp:
@@ -280,11 +268,8 @@ def _wait_caught_up(bootstrap: str) -> CatchUp:
 
 
 def _wait_down(bootstrap: str, cable: str) -> None:
-    deadline_s = time.monotonic() + DETECT_S
-    while cable not in _verdicts(bootstrap):
-        if time.monotonic() > deadline_s:
-            raise CannotRun(f"{cable} is not DOWN after {DETECT_S:g} s, before any hostile record")
-        time.sleep(0.5)
+    if wait_for(lambda: cable in _verdicts(bootstrap), DETECT_S, poll_s=0.5) is None:
+        raise CannotRun(f"{cable} is not DOWN after {DETECT_S:g} s, before any hostile record")
 
 
 def _wait_right(bootstrap: str, cable: str, progress: Progress) -> set[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,6 +14,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from fabrictime.bench._sim_pipeline import FLEET_TOPICS, SimPipeline, all_stages
 from fabrictime.bench._stepped_log import SteppedLog
+from fabrictime.bench._waiting import wait_until
 from fabrictime.bench.history import Server
 from fabrictime.log.settings import LogSettings
 from fabrictime.log.store import Store
@@ -153,15 +153,6 @@ def write_history(server: Server, records: Iterable[Record]) -> None:
         if topic in stores and topic != CONFIG.name:
             for table, block in rows.rows_of(topic, messages).items():
                 stores[topic].insert(table, block, f"{topic} {table} {messages[0].append_ns}")
-
-
-def wait_until(condition: Callable[[], object], limit_s: float, name: str) -> None:
-    """Wait until a condition is true. Raises TimeoutError."""
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > end_s:
-            raise TimeoutError(f"{name}: not within {limit_s:g} s")
-        time.sleep(0.05)
 
 
 @contextmanager

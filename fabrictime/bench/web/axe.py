@@ -12,9 +12,10 @@ from contextlib import ExitStack, closing, suppress
 from typing import Any, Final, NamedTuple
 
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench._waiting import wait_until
 from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
 from fabrictime.bench.history import running_server
-from fabrictime.bench.web._recorded import recorded, shown, wait_until, write_history
+from fabrictime.bench.web._recorded import recorded, shown, write_history
 from fabrictime.web.tabs.base import PAGES
 from fabrictime.web.time_bar import time_of
 from producers.sim.settings import JobSettings, SimSettings

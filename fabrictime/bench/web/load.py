@@ -25,6 +25,7 @@ import psutil
 
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._stepped_log import SteppedLog
+from fabrictime.bench._waiting import wait_until
 from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
 from fabrictime.bench.web import PARTS
 from fabrictime.bench.web._recorded import (
@@ -33,7 +34,6 @@ from fabrictime.bench.web._recorded import (
     later,
     recorded,
     running_page,
-    wait_until,
     write_log,
 )
 from fabrictime.state.fabric_consumer import TOPICS_READ

@@ -19,8 +19,9 @@ import numpy as np
 
 from actuators.notify.runbooks import RUNBOOKS
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench._waiting import wait_until
 from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
-from fabrictime.bench.web._recorded import Record, recorded, shown, wait_until
+from fabrictime.bench.web._recorded import Record, recorded, shown
 from fabrictime.web.time_bar import time_of
 from producers.sim.settings import JobSettings, SimSettings
 from schemas import codec

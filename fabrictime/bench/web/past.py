@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench._waiting import wait_until
 from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
-from fabrictime.bench.web._recorded import recorded, repeated, shown, wait_until
+from fabrictime.bench.web._recorded import recorded, repeated, shown
 from producers.sim.settings import JobSettings, SimSettings
 
 NICS: Final = 1_024

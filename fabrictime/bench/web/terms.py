@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.bench import Figure, Missing, Progress, Value
+from fabrictime.bench._waiting import wait_until
 from fabrictime.bench.detect.web_reader import BrowserReader, browser_missing
 from fabrictime.bench.history import running_server
-from fabrictime.bench.web._recorded import recorded, shown, wait_until, write_history
+from fabrictime.bench.web._recorded import recorded, shown, write_history
 from fabrictime.bench.web.axe import OPENED, READY_S, SETTLED
 from fabrictime.web.tabs.base import PAGES
 from fabrictime.web.time_bar import time_of

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fabrictime.bench._fabric import CannotRun, RunningFabric
+from fabrictime.bench._waiting import wait_for
 from fabrictime.bench.workload._jobs import MpiJob, MpiProgram
 from fabrictime.runtime import status
 from fabrictime.testbed.jobs.mpi import enter_command
@@ -121,11 +122,8 @@ class JobFabric:
 
     def wait_ready(self, limit_s: float) -> None:
         """Wait until all processes are ready and all clocks synchronised. Raises CannotRun."""
-        deadline_s = time.monotonic() + limit_s
-        while not self._is_ready():
-            if time.monotonic() > deadline_s:
-                raise CannotRun(f"fabric: not ready within {limit_s:g} s")
-            time.sleep(POLL_S)
+        if wait_for(self._is_ready, limit_s, POLL_S) is None:
+            raise CannotRun(f"fabric: not ready within {limit_s:g} s")
 
     def _is_ready(self) -> bool:
         states = {row["state"] for row in status.read(self.data)["children"]}
@@ -182,11 +180,9 @@ class JobFabric:
     def wait_good(self, job: MpiJob, limit_s: float = START_S) -> None:
         """Wait until a job has run for a while, and has a diagnosis."""
         job.wait_iterations(10, limit_s)
-        deadline_s, good_s = time.monotonic() + limit_s, time.monotonic() + GOOD_S
-        while time.monotonic() < good_s or self.explain(job.name) is None:
-            if time.monotonic() > deadline_s:
-                raise CannotRun(f"{job.name}: no diagnosis within {limit_s:g} s")
-            time.sleep(POLL_S)
+        time.sleep(GOOD_S)
+        if wait_for(lambda: self.explain(job.name), limit_s - GOOD_S, POLL_S) is None:
+            raise CannotRun(f"{job.name}: no diagnosis within {limit_s:g} s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from fabrictime.bench._fabric import CannotRun
+from fabrictime.bench._waiting import end_child
 
 _END_S: Final = 20.0
 _SOURCE: Final = Path(__file__).with_name("mpi_job.c")
@@ -110,12 +112,7 @@ class MpiJob:
 
     def stop(self) -> None:
         """End the job now."""
-        self._process.terminate()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end_child(self._process, signal.SIGTERM, _END_S)
         self._thread.join(_END_S)
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:

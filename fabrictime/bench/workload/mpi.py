@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from fabrictime.bench import Figure, Progress, Value
-from fabrictime.bench._fabric import CannotRun, end_child, needs_fabric, running_fabric
+from fabrictime.bench._fabric import CannotRun, needs_fabric, running_fabric
+from fabrictime.bench._waiting import end_child, wait_for
 from fabrictime.bench.workload._incidents import INCIDENTS, SETTINGS, Explained, Incident, JobFabric
 from fabrictime.bench.workload._jobs import MpiJob, MpiProgram, compiled
 from fabrictime.testbed.control import ControlClient, NoFabric, socket_path
@@ -193,17 +194,19 @@ def _fabric(folder: Path) -> Iterator[None]:
     """Run a fabric without the pipeline, with the data directory `folder`. Raises CannotRun."""
     command = [sys.executable, "-m", "fabrictime", "fabric", "up", "--dir", str(folder), "--for", "1h"]
     owner = subprocess.Popen([*command, *FABRIC], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    client, deadline_s = ControlClient(socket_path(folder)), time.monotonic() + START_S
+    client = ControlClient(socket_path(folder))
+
+    def answers() -> bool:
+        with contextlib.suppress(NoFabric):
+            return bool(client.ask("show"))
+        return False
+
     try:
-        while True:
-            with contextlib.suppress(NoFabric):
-                client.ask("show")
-                break
-            if owner.poll() is not None:
-                raise CannotRun(owner.stderr.read().decode(errors="replace").strip() if owner.stderr else "")
-            if time.monotonic() > deadline_s:
-                raise CannotRun(f"fabrictime fabric up: not running after {START_S:g} s")
-            time.sleep(0.1)
+        in_time = wait_for(lambda: owner.poll() is not None or answers(), START_S)
+        if owner.poll() is not None:
+            raise CannotRun(owner.stderr.read().decode(errors="replace").strip() if owner.stderr else "")
+        if in_time is None:
+            raise CannotRun(f"fabrictime fabric up: not running after {START_S:g} s")
         yield
     finally:
         end_child(owner, signal.SIGINT, 30)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from pyroute2 import IPRoute
@@ -157,9 +156,7 @@ class MultiNic:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for path in self._paths.values():
             userns.remove_netns(path)
         self._paths.clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fabrictime.bench import Missing, Progress, Value
-from fabrictime.bench._fabric import START_S, CannotRun, _wait_running, needs_fabric
+from fabrictime.bench._fabric import START_S, CannotRun, needs_fabric, wait_running
 from fabrictime.runtime import status
 
 
@@ -30,13 +30,13 @@ def test_a_command_that_ends_is_reported_with_its_last_line(tmp_path: Path, code
     with output.open("wb") as out, subprocess.Popen([sys.executable, "-c", code], stdout=out) as child:
         child.wait()
         with pytest.raises(CannotRun, match=f"fabrictime up: {reason}"):
-            _wait_running(child, tmp_path, output, START_S)
+            wait_running(child, tmp_path, output, START_S)
 
 
 def test_a_running_fabric_is_known_by_the_address_of_its_log(tmp_path: Path) -> None:
     lock = status.Lock(tmp_path)
     status.write(tmp_path, {"started_s": 0.0, "addresses": {"log": "127.0.0.1:9"}})
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert _wait_running(child, tmp_path, tmp_path / "up.log", START_S) == "127.0.0.1:9"
+        assert wait_running(child, tmp_path, tmp_path / "up.log", START_S) == "127.0.0.1:9"
         child.kill()
     lock.release()

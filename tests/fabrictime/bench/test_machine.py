@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from fabrictime.bench import _machine
@@ -49,3 +50,20 @@ def test_a_process_without_peak_memory_is_named(tmp_path, monkeypatch):
     (tmp_path / "status").write_text("Name: zombie\n")
     with pytest.raises(RuntimeError, match="has no line VmHWM"):
         _machine.peak_mb()
+
+
+def test_ports_that_are_free_differ():
+    assert len(set(_machine.free_ports(5))) == 5
+
+
+def test_busy_processes_end_with_their_block():
+    with _machine.busy_processes(2):
+        children = psutil.Process().children()
+        assert len(children) == 2
+    assert not any(child.is_running() for child in children)
+
+
+def test_the_niceness_holds_while_the_block_runs():
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with _machine.at_niceness(min(19, before + 1)):
+        assert os.getpriority(os.PRIO_PROCESS, 0) == min(19, before + 1)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fabrictime.bench.control.live_fabric import until
 from fabrictime.demo import follower as module
 from fabrictime.demo.follower import Follower
 from schemas import codec
@@ -20,6 +19,7 @@ from schemas.messages import key_of
 from schemas.topics import CONTENTION, FLOW_ROUTES, FLOWS, LINK_HEALTH, POLICY_CYCLES, QUEUES, TOPICS, Topic
 from tests.fabrictime.demo.fabrics import flow
 from tests.records import make, make_part
+from tests.waiting import wait_until
 
 
 class FakeReader:
@@ -63,7 +63,7 @@ def test_events_come_in_order_and_states_are_the_newest(reader: FakeReader) -> N
         for number, state in enumerate(("DOWN", "UP")):
             record = make("LinkHealth", subject="a:1<>b:1", state=state)
             reader.put(LINK_HEALTH, record, 10 + number)
-        assert until(lambda: follower.states() == {"a:1<>b:1": "UP"}, 5)
+        wait_until(lambda: follower.states() == {"a:1<>b:1": "UP"}, 5)
         events = follower.drain()
         assert [(event.record["state"], event.at_ns) for event in events] == [("DOWN", 10), ("UP", 11)]
         assert follower.drain() == []
@@ -75,16 +75,16 @@ def test_flows_queues_and_movable_flows_are_known(reader: FakeReader) -> None:
         reader.put(FLOWS, make("FlowReports", host="h1", whole=True, flows=flows))
         reader.put(POLICY_CYCLES, make("PolicyCycles", movable=7))
         reader.put(CONTENTION, make("ContentionWindow", link="a:1>b:1", state="OPENED"))
-        assert until(lambda: follower.queues() == {"a:1>b:1"}, 5)
+        wait_until(lambda: follower.queues() == {"a:1>b:1"}, 5)
         assert follower.flows()["h1/b/sock:1"]["job"] == "job-a"
         assert follower.movable == 7
         reader.put(CONTENTION, make("ContentionWindow", link="a:1>b:1", state="CLOSED"))
-        assert until(lambda: not follower.queues(), 5)
+        wait_until(lambda: not follower.queues(), 5)
         assert follower.queues_behind_s() is None
         start_ns = time.time_ns() - 8_000_000_000
         window = {"window_start_ns": start_ns, "slot_ns": 1_000_000, "slots": 500}
         reader.put(QUEUES, make("LinkQueues", **window))
-        assert until(lambda: 7 < (follower.queues_behind_s() or 0) < 14, 5)
+        wait_until(lambda: 7 < (follower.queues_behind_s() or 0) < 14, 5)
 
 
 def test_the_links_of_a_flow_are_those_of_its_data_and_acknowledgements(reader: FakeReader) -> None:
@@ -100,15 +100,15 @@ def test_the_links_of_a_flow_are_those_of_its_data_and_acknowledgements(reader: 
         reader.put(
             FLOWS, make("FlowReports", host="h1", whole=True, flows=[flow("f", None, "x:1>y:1", **ends)])
         )
-        assert until(lambda: follower.links_of("f") == ("x:1>y:1",), 5), "as reported, without a trace"
+        wait_until(lambda: follower.links_of("f") == ("x:1>y:1",), 5, name="as reported, without a trace")
         reader.put(FLOW_ROUTES, routes("h1/eth1", "h3/eth1", "DATA", "a:1>b:1"))
         reader.put(FLOW_ROUTES, routes("h3/eth1", "h1/eth1", "ACK", "b:1>a:1"))
-        assert until(lambda: follower.links_of("f", 50_007) == ("a:1>b:1", "b:1>a:1"), 5)
+        wait_until(lambda: follower.links_of("f", 50_007) == ("a:1>b:1", "b:1>a:1"), 5)
         assert follower.links_of("other") == ()
 
 
 def test_a_log_that_is_gone_is_a_failure_that_the_tour_sees(reader: FakeReader) -> None:
     with Follower(KafkaSettings()) as follower:
         reader.messages.put(LogUnavailable("log 127.0.0.1:9: does not answer"))
-        assert until(lambda: follower.failure is not None, 5)
+        wait_until(lambda: follower.failure is not None, 5)
         assert follower.failure == "log 127.0.0.1:9: does not answer"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fabrictime.bench._fabric import state_of
 from fabrictime.bench.field import _remade
-from fabrictime.bench.field._remade import Growth
+from fabrictime.bench.field._remade import Growth, is_well
 from schemas.kafka.admin import create_topics, delete_topics
 from schemas.kafka.publisher import Publisher
 from schemas.records import LinkHealth
@@ -16,6 +17,11 @@ from schemas.topics import LINK_HEALTH, LINKS
 from tests.embedded_log import EmbeddedLog
 from tests.records import make
 from tests.waiting import wait_until
+
+
+def test_a_directory_without_a_pipeline_is_not_well(tmp_path: Path) -> None:
+    assert state_of(tmp_path) is None
+    assert not is_well(tmp_path)
 
 
 def test_growth_is_seen_once_all_busy_topics_got_a_message_again(
