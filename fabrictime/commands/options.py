@@ -160,6 +160,8 @@ def print_state_directory(settings: Config) -> None:
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options --log, --config and --dir, and pass it the `settings` that they name.
 
+    A ValueError of the command becomes its error message and exit code 2.
+
     Typer reads options from the signature, so the returned function has the command's signature with the
     three options in place of `settings`.
     """
@@ -174,7 +176,10 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_options(**values: Any) -> Any:
         paths = {name: values.pop(name, None) for name in shared}
-        return command(settings_of(paths["config"], paths["directory"], paths["log"]), **values)
+        try:
+            return command(settings_of(paths["config"], paths["directory"], paths["log"]), **values)
+        except ValueError as error:
+            stop(str(error))
 
     with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
     return with_options
@@ -184,7 +189,4 @@ def live_records(settings: Config) -> Any:
     """Return the records of `fabric.config` in the running log."""
     from fabrictime.commands.config.live_config import LiveRecords
 
-    try:
-        return LiveRecords(running_log(settings), settings.kafka.registry(), settings.control)
-    except ValueError as error:
-        stop(str(error))
+    return LiveRecords(running_log(settings), settings.kafka.registry(), settings.control)

@@ -43,10 +43,7 @@ Until = Annotated[
 def _opened(settings: Config) -> AlertNotes:
     from fabrictime.commands.alert.notes import AlertNotes
 
-    try:
-        return AlertNotes(running_log(settings), settings.kafka.registry())
-    except ValueError as error:
-        stop(str(error))
+    return AlertNotes(running_log(settings), settings.kafka.registry())
 
 
 @alert_app.command("list")
@@ -78,13 +75,10 @@ def alert_ack(
     from fabrictime.commands.alert.notes import changed_note, now_ns
 
     notes, at_ns = _opened(settings), now_ns()
-    try:
-        new = [
-            changed_note(notes.note_of(subject, at_ns), at_ns, comment=comment, owner=owner, acknowledge=True)
-            for subject in map(notes.subject_of, subjects)
-        ]
-    except ValueError as error:
-        stop(str(error))
+    new = [
+        changed_note(notes.note_of(subject, at_ns), at_ns, comment=comment, owner=owner, acknowledge=True)
+        for subject in map(notes.subject_of, subjects)
+    ]
     _publish(notes, new, "acknowledged")
 
 
@@ -101,18 +95,15 @@ def alert_silence(
     from fabrictime.commands.alert.notes import changed_note, now_ns, time_ns
 
     notes, at_ns = _opened(settings), now_ns()
-    try:
-        until_ns = time_ns(until, at_ns)
-        if until_ns <= at_ns:
-            raise ValueError(f"--until {until}: expected a time in the future")
-        new = [
-            changed_note(
-                notes.note_of(subject, at_ns), at_ns, comment=comment, owner=owner, silence=(at_ns, until_ns)
-            )
-            for subject in map(notes.subject_of, subjects)
-        ]
-    except ValueError as error:
-        stop(str(error))
+    until_ns = time_ns(until, at_ns)
+    if until_ns <= at_ns:
+        raise ValueError(f"--until {until}: expected a time in the future")
+    new = [
+        changed_note(
+            notes.note_of(subject, at_ns), at_ns, comment=comment, owner=owner, silence=(at_ns, until_ns)
+        )
+        for subject in map(notes.subject_of, subjects)
+    ]
     _publish(notes, new, "silent")
 
 
@@ -128,11 +119,8 @@ def alert_comment(
     from fabrictime.commands.alert.notes import changed_note, now_ns
 
     notes, at_ns = _opened(settings), now_ns()
-    try:
-        note = notes.note_of(notes.subject_of(subject), at_ns)
-        new = [changed_note(note, at_ns, comment=text, owner=owner)]
-    except ValueError as error:
-        stop(str(error))
+    note = notes.note_of(notes.subject_of(subject), at_ns)
+    new = [changed_note(note, at_ns, comment=text, owner=owner)]
     _publish(notes, new, "commented")
 
 
@@ -154,13 +142,10 @@ def alert_maintenance(
 
     length_ns = round(duration_s(duration) * NS_PER_S)
     notes, at_ns = _opened(settings), now_ns()
-    try:
-        from_ns = time_ns(start, at_ns) if start else at_ns
-        note = notes.window_note(scope, pattern, at_ns)
-        window = (from_ns, from_ns + length_ns)
-        new = [changed_note(note, at_ns, comment=comment, owner=owner, silence=window)]
-    except ValueError as error:
-        stop(str(error))
+    from_ns = time_ns(start, at_ns) if start else at_ns
+    note = notes.window_note(scope, pattern, at_ns)
+    window = (from_ns, from_ns + length_ns)
+    new = [changed_note(note, at_ns, comment=comment, owner=owner, silence=window)]
     _publish(notes, new, "in maintenance")
 
 
@@ -176,12 +161,7 @@ def alert_end(
     from fabrictime.commands.alert.notes import ended_note, now_ns
 
     notes, at_ns = _opened(settings), now_ns()
-    try:
-        new = [
-            ended_note(notes.note_of(subject, at_ns), at_ns) for subject in map(notes.subject_of, subjects)
-        ]
-    except ValueError as error:
-        stop(str(error))
+    new = [ended_note(notes.note_of(subject, at_ns), at_ns) for subject in map(notes.subject_of, subjects)]
     _publish(notes, new, "ended")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from actuators.notify.notes import state_text
 from fabrictime.commands.alert.notes import AlertNotes, now_ns
+from fabrictime.commands.screen import table_of, terminal
 from schemas.records import Alert, AlertNote
 
 
@@ -51,32 +52,24 @@ def _alert_json(notes: AlertNotes, alert: Alert) -> dict[str, Any]:
 
 def show(notes: AlertNotes, *, everything: bool) -> None:
     """Print the table."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    active = notes.active()
-    table = Table(box=None, pad_edge=False)
-    for title in ("severity", "kind", "subject", "raised (UTC)", "notes", "last comment"):
-        table.add_column(title, no_wrap=title in ("severity", "kind", "subject"))
-    for alert in active:
-        comments = notes.index.comments_of(alert)
-        cells = (
-            alert["severity"],
-            alert["kind"],
-            alert["subject"],
-            _time(alert["raised_ns"]),
-            state_text(notes.index, alert, now_ns()) or "-",
-            f"{comments[-1]['author']}: {comments[-1]['text']}" if comments else "-",
-        )
-        table.add_row(*map(Text, cells))
+    console, active = terminal(200), notes.active()
     if active:
-        console.print(table, highlight=False, markup=False)
+        titles = ("severity", "kind", "subject", "raised (UTC)", "notes", "last comment")
+        console.print(table_of(titles, [_cells(notes, alert) for alert in active], wrapped=titles[3:]))
     else:
-        console.print("no alert is active", highlight=False)
+        console.print("no alert is active")
     for note in _other_notes(notes) if everything else ():
         owner = f", owner {note['owner']}" if note["owner"] else ""
-        console.print(f"note {note['subject']}:{until_text(note)}{owner}", highlight=False, markup=False)
+        console.print(f"note {note['subject']}:{until_text(note)}{owner}", markup=False)
+
+
+def _cells(notes: AlertNotes, alert: Alert) -> tuple[str, ...]:
+    comments = notes.index.comments_of(alert)
+    return (
+        alert["severity"],
+        alert["kind"],
+        alert["subject"],
+        _time(alert["raised_ns"]),
+        state_text(notes.index, alert, now_ns()) or "-",
+        f"{comments[-1]['author']}: {comments[-1]['text']}" if comments else "-",
+    )

@@ -15,6 +15,7 @@ from fabrictime.commands.options import (
     stop,
     with_settings,
 )
+from fabrictime.commands.screen import table_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,12 +45,9 @@ def save(
     from fabrictime.audit.stored import load
     from streams.audit.hosts.baseline import save as saved
 
-    try:
-        log_of = partial(running_log, settings)
-        baseline = saved(load(run, log_of).all_results(), golden)
-        write_baseline(file, baseline)
-    except ValueError as error:
-        stop(str(error))
+    log_of = partial(running_log, settings)
+    baseline = saved(load(run, log_of).all_results(), golden)
+    write_baseline(file, baseline)
     _print_saved(file, baseline)
 
 
@@ -65,12 +63,9 @@ def learn(
     from fabrictime.audit.stored import load
     from streams.audit.hosts.baseline import learn as learned
 
-    try:
-        log_of = partial(running_log, settings)
-        baseline = learned(load(run, log_of).all_results() for run in runs)
-        write_baseline(file, baseline)
-    except ValueError as error:
-        stop(str(error))
+    log_of = partial(running_log, settings)
+    baseline = learned(load(run, log_of).all_results() for run in runs)
+    write_baseline(file, baseline)
     _print_saved(file, baseline)
 
 
@@ -98,20 +93,15 @@ def _print_saved(file: Path, baseline: Baseline) -> None:
 
 def draw(baseline: Baseline) -> Table:
     """Return the table of expected values as a rich renderable."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("SKU", "value", "device", "expected", "learned from"):
-        table.add_column(column, no_wrap=column != "expected")
-    for entry in baseline.expected:
-        devices = f" x {entry.devices}" if entry.devices is not None else ""
-        row = (
+    titles = ("SKU", "value", "device", "expected", "learned from")
+    rows = [
+        (
             entry.sku or "unknown",
             entry.fact,
-            f"{entry.subject}{devices}",
+            entry.subject if entry.devices is None else f"{entry.subject} x {entry.devices}",
             str(entry),
             f"{entry.values} values",
         )
-        table.add_row(*map(escape, row))
-    return table
+        for entry in baseline.expected
+    ]
+    return table_of(titles, rows, wrapped=("expected",))

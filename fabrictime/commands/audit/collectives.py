@@ -13,7 +13,6 @@ from fabrictime.commands.options import (
     duration_s,
     host_list,
     running_log,
-    stop,
     with_settings,
 )
 
@@ -67,27 +66,24 @@ def collectives(
     names = host_list(hosts)
     kind = load_skus().get(sku or settings.audit.sku)
     started_ns = time.time_ns()
-    try:
-        _check(names, operation, sku, kind, gpus)
-        launch = runner.Launch(
-            launcher or runner.default_launcher(),
-            program or f"{operation}_perf",
-            gpus or (kind.gpus if kind is not None else 0),
-            tuple(launch_option or ()),
-            duration_s(limit),
-        )
-        expected = kind.lowest(FACT) if kind is not None and operation == "all_reduce" else 0.0
-        figures = _measured(launch, names, expected or None)
-        ended_ns = time.time_ns()
-        run = fleet.run_name(started_ns / 1e9)
-        type_name = kind.name if kind is not None else ""
-        scope = Scope(run, ended_ns, dict.fromkeys(names, type_name), {})
-        results = collective_results(names, *figures[:2], expected or None, figures.search, scope)
-        report = AuditReport(run, names, {}, (), started_ns, ended_ns).with_results(results)
-        if publish:
-            fleet.publish(running_log(settings), AUDIT, results)
-    except ValueError as error:
-        stop(str(error))
+    _check(names, operation, sku, kind, gpus)
+    launch = runner.Launch(
+        launcher or runner.default_launcher(),
+        program or f"{operation}_perf",
+        gpus or (kind.gpus if kind is not None else 0),
+        tuple(launch_option or ()),
+        duration_s(limit),
+    )
+    expected = kind.lowest(FACT) if kind is not None and operation == "all_reduce" else 0.0
+    figures = _measured(launch, names, expected or None)
+    ended_ns = time.time_ns()
+    run = fleet.run_name(started_ns / 1e9)
+    type_name = kind.name if kind is not None else ""
+    scope = Scope(run, ended_ns, dict.fromkeys(names, type_name), {})
+    results = collective_results(names, *figures[:2], expected or None, figures.search, scope)
+    report = AuditReport(run, names, {}, (), started_ns, ended_ns).with_results(results)
+    if publish:
+        fleet.publish(running_log(settings), AUDIT, results)
     audit_fleet.show(report, audit_fleet.Output(as_json, everything=True))
     is_known = all(
         result["status"] is not AuditStatus.UNKNOWN for result in results if result["check"] == HOSTS.check

@@ -126,11 +126,8 @@ def audit_diff(
     """
     from fabrictime.commands.audit import diff as command
 
-    try:
-        log_of = partial(running_log, settings)
-        code = command.main(before, after, log_of, as_json=as_json)
-    except ValueError as error:
-        stop(str(error))
+    log_of = partial(running_log, settings)
+    code = command.main(before, after, log_of, as_json=as_json)
     raise typer.Exit(code)
 
 

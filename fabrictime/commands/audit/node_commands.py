@@ -35,18 +35,15 @@ def admit(
     """
     from fabrictime.commands.audit import nodes as audit_nodes
 
-    try:
-        code = audit_nodes.admit(
-            running_log(settings),
-            audit_nodes.host_names(hosts),
-            run=run,
-            max_age_s=duration_s(max_age),
-            strict=strict,
-            as_json=as_json,
-            registry=settings.kafka.registry(),
-        )
-    except ValueError as error:
-        stop(str(error))
+    code = audit_nodes.admit(
+        running_log(settings),
+        audit_nodes.host_names(hosts),
+        run=run,
+        max_age_s=duration_s(max_age),
+        strict=strict,
+        as_json=as_json,
+        registry=settings.kafka.registry(),
+    )
     raise typer.Exit(code)
 
 
@@ -99,15 +96,12 @@ def repairs(
     from fabrictime.commands.config.live_config import LiveRecords
 
     cluster = running_log(settings)
-    try:
-        live = LiveRecords(cluster, settings.kafka.registry())
-        records = read_repairs(cluster, settings.kafka.registry())
-        if reset:
-            table.reset(live)
-        breaker = table.breaker_line(records, live, settings.actuators.nodes)
-        table.show(table.selected(records, names or (), everything=everything), breaker, as_json=as_json)
-    except ValueError as error:
-        stop(str(error))
+    live = LiveRecords(cluster, settings.kafka.registry())
+    records = read_repairs(cluster, settings.kafka.registry())
+    if reset:
+        table.reset(live)
+    breaker = table.breaker_line(records, live, settings.actuators.nodes)
+    table.show(table.selected(records, names or (), everything=everything), breaker, as_json=as_json)
 
 
 @with_settings

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from actuators.nodes.operator import LIVE, DrainOperator, OperatorSettings
 from actuators.settings import NodeSettings
 from fabrictime.commands.config.live_config import LiveRecords, successor
+from fabrictime.commands.screen import table_of, terminal
 from schemas.limits import EVERYONE
 from schemas.records import Repair
 
@@ -48,24 +49,16 @@ def show(repairs: Sequence[Repair], breaker: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"breaker": breaker, "repairs": list(repairs)}))
         return
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=250)
+    console = terminal(250)
     if breaker:
         console.print(Text(breaker, "bold red"))
-    if not repairs:
-        console.print("no repair", highlight=False)
-        return
-    table = Table(box=None, pad_edge=False)
-    for title in ("node", "state", "opened (UTC)", "by", "jobs", "cause", "remedy", "end"):
-        table.add_column(title, no_wrap=title in ("node", "state"))
-    for repair in repairs:
-        table.add_row(*map(Text, _row(repair)))
-    console.print(table, highlight=False)
+    if repairs:
+        titles = ("node", "state", "opened (UTC)", "by", "jobs", "cause", "remedy", "end")
+        console.print(table_of(titles, map(_row, repairs), wrapped=titles[2:]))
+    else:
+        console.print("no repair")
 
 
 def _row(repair: Repair) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.audit import report
+from fabrictime.commands.screen import table_of
 from producers.audit.base import Check, Result, advice, category_name, listed, one_line
 from producers.audit.bundles.host import open_bundle
 from producers.audit.checks import CHECKS
@@ -172,14 +173,10 @@ def as_json(results: Sequence[Result], host: str) -> str:
 def show_list() -> None:
     """Print every check with its severity, action and expectation."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("check", "severity", "action", "expectation"):
-        table.add_column(column, no_wrap=column != "expectation")
-    for check in CHECKS.values():
-        table.add_row(check.check_id, check.severity, check.action, check.title)
-    Console().print(table)
+    titles = ("check", "severity", "action", "expectation")
+    rows = [(check.check_id, check.severity, check.action, check.title) for check in CHECKS.values()]
+    Console().print(table_of(titles, rows, wrapped=("expectation",)))
 
 
 def main(

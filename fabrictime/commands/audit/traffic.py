@@ -14,7 +14,6 @@ from fabrictime.commands.options import (
     JunitFile,
     host_list,
     running_log,
-    stop,
     with_settings,
 )
 
@@ -65,10 +64,7 @@ def traffic(
     names = host_list(hosts)
     request = TrafficRequest(names, pattern, passes, batch)
     output = Output(as_json, everything, html, junit)
-    try:
-        code = main(settings, running_log(settings), request, output)
-    except ValueError as error:
-        stop(str(error))
+    code = main(settings, running_log(settings), request, output)
     raise typer.Exit(code)
 
 

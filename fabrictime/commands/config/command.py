@@ -112,14 +112,11 @@ def config_set(
     if not assignments and not unset:
         stop("config set: expected NAME=VALUE or --unset NAME")
     live = live_records(settings)
-    try:
-        record = live_config.changed(live.records.get(host), host, assignments or (), unset or ())
-        wide = live_config.too_wide(record, live.records.get(host))
-        if wide and not without_limit:
-            stop("\n".join([*wide, "nothing was set; --without-limit accepts the change"]))
-        live.publish(record)
-    except ValueError as error:
-        stop(str(error))
+    record = live_config.changed(live.records.get(host), host, assignments or (), unset or ())
+    wide = live_config.too_wide(record, live.records.get(host))
+    if wide and not without_limit:
+        stop("\n".join([*wide, "nothing was set; --without-limit accepts the change"]))
+    live.publish(record)
     typer.echo(f"{host}: version {record['version']} is in force")
 
 
@@ -144,12 +141,9 @@ def config_rule(
     if remove == (pair is not None and p99_us is not None):
         stop("config rule: expected FROM>TO and --p99-us, or --remove")
     live = live_records(settings)
-    try:
-        rule = None if remove else live_config.parse_rule(name, pair or "", p99_us or 0.0, duration_s(for_))
-        record = live_config.with_rule(live.records.get(host), host, name, rule)
-        live.publish(record)
-    except ValueError as error:
-        stop(str(error))
+    rule = None if remove else live_config.parse_rule(name, pair or "", p99_us or 0.0, duration_s(for_))
+    record = live_config.with_rule(live.records.get(host), host, name, rule)
+    live.publish(record)
     typer.echo(f"{host}: version {record['version']} is in force")
 
 
@@ -254,11 +248,8 @@ def config_sign(settings: Any) -> None:
     from fabrictime.commands.config import live_config
 
     live = live_records(settings)
-    try:
-        records = [live_config.successor(record, host) for host, record in sorted(live.records.items())]
-        live.publish(*records)
-    except ValueError as error:
-        stop(str(error))
+    records = [live_config.successor(record, host) for host, record in sorted(live.records.items())]
+    live.publish(*records)
     typer.echo(f"{len(records)} records are signed")
 
 

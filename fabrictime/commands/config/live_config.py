@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from fabrictime.commands.screen import table_of, terminal
 from fabrictime.runtime.user import user_name
 from schemas import codec
 from schemas.kafka.message import Message
@@ -501,34 +502,14 @@ def as_json(records: Mapping[str, ActuatorConfig], lines: Sequence[Line], host: 
 
 def show(records: Mapping[str, ActuatorConfig], lines: Sequence[Line], host: str = EVERYONE) -> None:
     """Print thresholds, latency rules, limits, slices and their authors."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    table = Table(box=None, pad_edge=False)
-    for title, side in (
-        ("threshold", "left"),
-        ("value", "right"),
-        ("default", "right"),
-        ("takes", "right"),
-        ("set by", "left"),
-        ("meaning", "left"),
-    ):
-        table.add_column(title, justify=side, no_wrap=title != "meaning")  # type: ignore[arg-type]
+    console = terminal(200)
+    titles = ("threshold", "value", "default", "takes", "set by", "meaning")
+    table = table_of(titles, (), wrapped=("meaning",), right=titles[1:4])
     for line in lines:
-        style = "bold" if line.set_by is not None else ""
-        table.add_row(
-            line.name,
-            f"{line.value:g}",
-            f"{line.default:g}",
-            f"{line.minimum:g} to {line.maximum:g}",
-            line.set_by or "-",
-            line.doc,
-            style=style,
-        )
-    console.print(table, highlight=False)
+        figures = (f"{line.value:g}", f"{line.default:g}", f"{line.minimum:g} to {line.maximum:g}")
+        style = "" if line.set_by is None else "bold"
+        table.add_row(line.name, *figures, line.set_by or "-", line.doc, style=style)
+    console.print(table)
     for key in sorted(records):
         for rule in records[key]["latency_rules"]:
             console.print(

@@ -27,10 +27,7 @@ def pause(
     from fabrictime.commands.config import pause as actuation
 
     live = live_records(settings)
-    try:
-        confirmation = actuation.pause(live, revert=revert, wait_s=duration_s(wait), registry=live.registry)
-    except ValueError as error:
-        stop(str(error))
+    confirmation = actuation.pause(live, revert=revert, wait_s=duration_s(wait), registry=live.registry)
     _print_actuators(confirmation, "all action is paused", as_json)
 
 
@@ -44,10 +41,7 @@ def resume(
     from fabrictime.commands.config import pause as actuation
 
     live = live_records(settings)
-    try:
-        confirmation = actuation.resume(live, duration_s(wait), live.registry)
-    except ValueError as error:
-        stop(str(error))
+    confirmation = actuation.resume(live, duration_s(wait), live.registry)
     _print_actuators(confirmation, "the former modes are restored", as_json)
 
 

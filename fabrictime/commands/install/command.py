@@ -84,8 +84,5 @@ def doctor(
     """
     from fabrictime.commands.install import doctor as runner
 
-    try:
-        code = runner.main(settings, only or (), everything=everything, as_json=as_json)
-    except ValueError as error:
-        stop(str(error))
+    code = runner.main(settings, only or (), everything=everything, as_json=as_json)
     raise typer.Exit(code)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydantic import ValidationError
 
+from fabrictime.commands.screen import table_of
 from fabrictime.install.host_nics import HostNic, NicClass, host_nics
 from fabrictime.install.plan import (
     Agent,
@@ -160,17 +161,15 @@ def as_line(nics: Sequence[HostNic], planned: Sequence[PlannedFile], *, is_writt
 
 def _show(nics: Sequence[HostNic], planned: Sequence[PlannedFile], *, is_written: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(highlight=False, soft_wrap=True)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("NIC", "class", "address", "rail", "RDMA device", "PTP clock", "reason"):
-        table.add_column(column)
+    titles = ("NIC", "class", "address", "rail", "RDMA device", "PTP clock", "reason")
+    rows = []
     for nic in nics:
         rail = "-" if nic.rail is None else str(nic.rail)
         cells = (nic.address, rail, nic.rdma_device, nic.ptp_clock)
-        table.add_row(nic.device, nic.nic_class, *(cell or "-" for cell in cells), nic.reason)
-    console.print(table)
+        rows.append((nic.device, nic.nic_class, *(cell or "-" for cell in cells), nic.reason))
+    console.print(table_of(titles, rows, wrapped=titles))
     for file in planned:
         _show_file(console, file, is_written=is_written)
     if is_written:

@@ -173,11 +173,8 @@ def jobs(
     from fabrictime.commands.jobs import table as reader
 
     cluster = running_log(settings)
-    try:
-        failures = reader.main(
-            cluster, duration_s(since), everything=everything, as_json=as_json, registry=cluster.registry()
-        )
-    except ValueError as error:
-        stop(str(error))
+    failures = reader.main(
+        cluster, duration_s(since), everything=everything, as_json=as_json, registry=cluster.registry()
+    )
     if check:
         stop_if_any(failures)

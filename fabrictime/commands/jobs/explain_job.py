@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.commands.jobs import records as job_records
+from fabrictime.commands.screen import table_of, terminal
 from fabrictime.state import job_story
 from fabrictime.state.job_story import SHOWN_FLOWS, SPLITS, Run
 from fabrictime.state.labels import arrow
@@ -91,13 +92,9 @@ def show(explanation: Mapping[str, Any], drawn: Sequence[RenderableType], *, as_
     if as_json:
         print(json.dumps(explanation, allow_nan=False))
         return
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)
+    console = terminal(160)
     for part in drawn:
-        console.print(part, highlight=False)
+        console.print(part)
 
 
 # ---------------------------------------------------------------------------------------------- one job
@@ -171,15 +168,7 @@ def _figure(quantity: str, number: float | None) -> str:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title, no_wrap=title != titles[-1])
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    return table_of(titles, rows, wrapped=titles[-1:])
 
 
 def _evidence(evidence: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
@@ -213,7 +202,6 @@ def _bar(split: Mapping[str, Any], longest_ns: int) -> Any:
 
 def _ranks(record: Mapping[str, Any]) -> list[RenderableType]:
     """Return the table of ranks with their bars: first those that the verdict names, then late ones."""
-    from rich.table import Table
     from rich.text import Text
 
     splits = record["time_splits"]
@@ -224,13 +212,16 @@ def _ranks(record: Mapping[str, Any]) -> list[RenderableType]:
         splits, key=lambda split: (split["rank"] not in named, -split["last_arrivals"], split["rank"])
     )
     longest_ns = max(1, *(sum(split[name] for name, _ in SPLITS) for split in splits))
-    table = Table(box=None, pad_edge=False)
-    for title in ("rank", "NIC", "last", "time"):
-        table.add_column(title, no_wrap=True)
-    for row in ordered[:SHOWN_RANKS]:
-        mark = "*" if row["rank"] in named else ""
-        place = row["nic"] or row["host"]
-        table.add_row(f"{row['rank']}{mark}", Text(place), f"{row['last_arrivals']:,}", _bar(row, longest_ns))
+    rows = [
+        (
+            f"{row['rank']}{'*' if row['rank'] in named else ''}",
+            row["nic"] or row["host"],
+            f"{row['last_arrivals']:,}",
+            _bar(row, longest_ns),
+        )
+        for row in ordered[:SHOWN_RANKS]
+    ]
+    table = table_of(("rank", "NIC", "last", "time"), rows)
     legend = ", ".join(
         f"{letter} {title} {percent_text(share)}"
         for letter, (title, share) in zip(LETTERS, _shares(record), strict=True)

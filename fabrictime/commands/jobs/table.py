@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from fabrictime.commands.jobs.explain_job import COLOURS, STALE_NS
 from fabrictime.commands.jobs.records import newest_of_jobs
+from fabrictime.commands.screen import table_of, terminal
 from fabrictime.state.simulated_time_reader import fabric_now_ns
 from schemas import codec
 from schemas.kafka.settings import KafkaSettings
@@ -82,24 +83,19 @@ def main(
 
 
 def _print(rows: Sequence[Mapping[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)
-    table = Table(box=None, pad_edge=False)
-    for title in ("job", "verdict", "for", "ranks", "bus bandwidth", "iteration", "explanation"):
-        table.add_column(title, no_wrap=title != "explanation")
-    for row in rows:
-        table.add_row(
-            Text(row["job"]),
+    titles = ("job", "verdict", "for", "ranks", "bus bandwidth", "iteration", "explanation")
+    cells = [
+        (
+            row["job"],
             Text(row["verdict"] if row["runs"] else "ended", COLOURS.get(row["verdict"], "red")),
             seconds_text((row["end_ns"] - row["since_ns"]) / S),
             f"{row['ranks_seen']:,} / {row['ranks_total'] or '?'}",
             "-" if row["bus_bps"] is None else bps_text(row["bus_bps"]),
             delay_text(row["iteration_ns"]),
-            Text(row["text"]),
+            row["text"],
         )
-    console.print(table, highlight=False)
+        for row in rows
+    ]
+    terminal(160).print(table_of(titles, cells, wrapped=("explanation",)))

@@ -26,10 +26,7 @@ def top(
     """Show the fleet live: one sentence, problems by cause with jobs, actions and next step, slow jobs."""
     from fabrictime.commands.overview import top as viewer
 
-    try:
-        viewer.main(evidence_of(settings), once=once, as_json=as_json)
-    except ValueError as error:
-        stop(str(error))
+    viewer.main(evidence_of(settings), once=once, as_json=as_json)
 
 
 @with_settings

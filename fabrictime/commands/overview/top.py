@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from fabrictime.commands.overview.report import incident_rows, job_rows
+from fabrictime.commands.screen import keep_live, table_of, terminal
 from fabrictime.state.evidence_reader import EvidenceSettings
 from fabrictime.state.labels import LEVEL_COLOURS, arrow
 from fabrictime.state.overview_reader import OverviewReader, View
@@ -28,33 +30,23 @@ def main(settings: EvidenceSettings, *, once: bool, as_json: bool) -> None:
 
     Raises ValueError if the log cannot be read.
     """
-    from rich.console import Console
-
-    console = Console()
+    console = terminal(250)
     with OverviewReader(settings) as reader:
         reader.catch_up()
         if as_json:
             print(json.dumps(as_record(reader.view()), allow_nan=False))
         elif once or not console.is_terminal:
-            wide = console if console.is_terminal else Console(width=250)
-            wide.print(draw(reader.view()), highlight=False)
+            console.print(draw(reader.view()))
         else:
             _follow(reader, console)
 
 
 def _follow(reader: OverviewReader, console: Any) -> None:
-    from rich.live import Live
-
     def drawn() -> RenderableType:
         return draw(reader.view(), max(3, console.size.height - FRAME_LINES))
 
-    try:
-        with Live(drawn(), console=console, auto_refresh=False, screen=True) as live:
-            while True:
-                time.sleep(PERIOD_S)
-                live.update(drawn(), refresh=True)
-    except KeyboardInterrupt:
-        return
+    with contextlib.suppress(KeyboardInterrupt):
+        keep_live(console, drawn, lambda: time.sleep(PERIOD_S))
 
 
 def as_record(view: View) -> dict[str, Any]:
@@ -113,12 +105,7 @@ def _queue_text(view: View) -> str:
 
 
 def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> RenderableType:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title)
-    for row in rows:
-        table.add_row(*(Text(cell, _SEVERITY_COLOURS.get(cell, "")) for cell in row))
-    return table
+    cells = [[Text(cell, _SEVERITY_COLOURS.get(cell, "")) for cell in row] for row in rows]
+    return table_of(titles, cells, wrapped=titles)

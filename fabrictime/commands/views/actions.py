@@ -6,6 +6,7 @@ log. It prints a table with the newest first, JSON, or a line per event. It need
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
+from fabrictime.commands.screen import keep_live, table_of, terminal
 from fabrictime.state import action_entries, action_limits, action_text
 from fabrictime.state.action_entries import ActionEntry
 from fabrictime.state.action_state import ActionState, SuppressedAction
@@ -85,22 +87,14 @@ def _named(subject: ActionEntry | SuppressedAction, patterns: Sequence[str]) -> 
 def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Print decisions and suppressed actions. Raises ValueError if the log cannot be read."""
     acts = Acts(registry)
-    reader = _reader(cluster, query)
-    try:
+    with _reader(cluster, query) as reader:
         for message in reader.read_to_end():
             acts.take(message)
-    finally:
-        reader.close()
     now_ns = fabric_now_ns(cluster, registry)
     if query.as_json:
         print(as_json(acts, query, now_ns))
         return
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=250)
-    console.print(draw(acts, query, now_ns), highlight=False)
+    terminal(250).print(draw(acts, query, now_ns))
 
 
 def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
@@ -108,12 +102,8 @@ def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Regist
 
     Raises ValueError if the log cannot be read at the start.
     """
-    from rich.console import Console
-
-    console = Console()
-    acts = Acts(registry)
-    reader = _reader(cluster, query)
-    try:
+    console, acts = terminal(250), Acts(registry)
+    with _reader(cluster, query) as reader, contextlib.suppress(KeyboardInterrupt):
         for message in reader.read_to_end():
             acts.take(message)
         if query.as_json or not console.is_terminal:
@@ -124,19 +114,15 @@ def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Regist
                 previous = _print_suppressed(acts, query, previous)
                 for message in reader.poll(0.25):
                     _print_news(acts, acts.take(message), message.topic, query)
-        from rich.live import Live
 
-        now_ns = time.time_ns
-        with Live(draw(acts, query, now_ns()), console=console, auto_refresh=False, screen=True) as live:
-            while True:
-                for message in reader.poll(0.25):
-                    acts.take(message)
-                max_rows = max(3, console.size.height - 8)
-                live.update(draw(acts, query, now_ns(), max_rows), refresh=True)
-    except KeyboardInterrupt:
-        return
-    finally:
-        reader.close()
+        def drawn() -> RenderableType:
+            return draw(acts, query, time.time_ns(), max(3, console.size.height - 8))
+
+        def follow() -> None:
+            for message in reader.poll(0.25):
+                acts.take(message)
+
+        keep_live(console, drawn, follow)
 
 
 def _reader(cluster: KafkaSettings | str, query: Wanted) -> TopicReader:
@@ -251,12 +237,10 @@ def decided(
     entries: Sequence[ActionEntry], when: str, max_rows: int, *, effects: bool = False
 ) -> list[RenderableType]:
     """Return the table of decisions for rich. `when`: the interval in words. `effects`: also show effects."""
-    from rich.table import Table
     from rich.text import Text
 
     if not entries:
         return [Text(f"nothing was decided {when}", "green")]
-    table = Table(box=None, pad_edge=False)
     columns = [
         ("at", "at (UTC)"),
         ("flow", "flow"),
@@ -266,14 +250,14 @@ def decided(
     ]
     if effects:
         columns = [columns[0], *columns[2:], ("rate", "rate"), ("delay", "round trip")]
-    for _, title in (*columns, ("cause", "cause")):
-        table.add_column(title, no_wrap=title != "cause")
+    rows = []
     for entry in entries[:max_rows]:
         row = action_text.table_row(entry)
-        cells = [Text(str(row[name])) for name, _ in columns]
-        cells[[name for name, _ in columns].index("outcome")].stylize(COLOURS[row["status"]])
+        cells = {name: Text(str(row[name])) for name, _ in columns}
+        cells["outcome"].stylize(COLOURS[row["status"]])
         more = "" if not entry.detail else f" ({entry.detail})"
-        table.add_row(*cells, Text(row["cause"] + more))
+        rows.append((*cells.values(), Text(row["cause"] + more)))
+    table = table_of([*(title for _, title in columns), "cause"], rows, wrapped=("cause",))
     counted = action_text.counts_text(action_entries.counts(entries))
     parts: list[RenderableType] = [Text(f"{counted} {when}", "bold"), table]
     if len(entries) > max_rows:
@@ -285,7 +269,6 @@ def suppressed_rows(
     suppressed: Sequence[SuppressedAction], state: ActionState, now_ns: int, max_rows: int
 ) -> list[RenderableType]:
     """Return the table of suppressed actions as rich renderables."""
-    from rich.table import Table
     from rich.text import Text
 
     if not suppressed:
@@ -295,16 +278,17 @@ def suppressed_rows(
             if published
             else Text("the policy has not published its suppressed actions", "yellow")
         ]
-    table = Table(box=None, pad_edge=False)
-    for title in ("flow", "action", "cause", "suppressed by"):
-        table.add_column(title, no_wrap=title in ("flow", "would"))
-    for action in suppressed[:max_rows]:
-        table.add_row(
-            Text(action_text.flow_text(action.flow_id)),
-            Text(action_text.action_text(action)),
-            Text(action_text.suppressed_cause(action)),
-            Text(action_text.suppressed_text(action, now_ns)),
+    titles = ("flow", "action", "cause", "suppressed by")
+    rows = [
+        (
+            action_text.flow_text(action.flow_id),
+            action_text.action_text(action),
+            action_text.suppressed_cause(action),
+            action_text.suppressed_text(action, now_ns),
         )
+        for action in suppressed[:max_rows]
+    ]
+    table = table_of(titles, rows, wrapped=titles[1:])
     parts: list[RenderableType] = [Text(f"{len(suppressed):,} suppressed", "bold"), table]
     if len(suppressed) > max_rows:
         parts.append(Text(f"and {len(suppressed) - max_rows:,} more", "dim"))

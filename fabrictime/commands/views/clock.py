@@ -5,10 +5,12 @@ Inputs are the `ClockOffsets` of the newest windows and the inventory.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from fabrictime.commands.screen import keep_live, terminal
 from fabrictime.commands.views.clock_table import SUSPECTS_SHOWN, Wanted, as_json, draw, plain
 from fabrictime.state.clocks import Fleet, Picture
 from schemas import codec
@@ -134,22 +136,14 @@ class Reader:
 
 def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> Picture:
     """Print the clocks once and return them. Raises ValueError if the log cannot be read."""
-    reader = Reader(cluster, registry)
-    try:
+    with contextlib.closing(Reader(cluster, registry)) as reader:
         reader.catch_up(query.since_s)
         reader.await_fresh(FRESH_WAIT_S)
-    finally:
-        reader.close()
     picture = reader.fleet.picture(query.patterns, query.hosts)
     if query.as_json:
         print(as_json(picture))
     else:
-        from rich.console import Console
-
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=200)
-        console.print(draw(picture, query), highlight=False)
+        terminal(200).print(draw(picture, query))
     return picture
 
 
@@ -158,20 +152,13 @@ def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Regist
 
     Raises ValueError if the log cannot be read at the start. Later, the shown age grows.
     """
-    from rich.console import Console
-
-    console = Console()
-    reader = Reader(cluster, registry)
-    try:
+    console = terminal(200)
+    with contextlib.closing(Reader(cluster, registry)) as reader, contextlib.suppress(KeyboardInterrupt):
         reader.catch_up(query.since_s)
         if query.as_json or not console.is_terminal:
             _watch_lines(reader, query)
         else:
             _watch_screen(reader, query, console)
-    except KeyboardInterrupt:
-        return
-    finally:
-        reader.close()
 
 
 def _watch_lines(reader: Reader, query: Wanted) -> None:
@@ -186,14 +173,9 @@ def _watch_lines(reader: Reader, query: Wanted) -> None:
 
 
 def _watch_screen(reader: Reader, query: Wanted, console: Any) -> None:
-    from rich.live import Live
-
     def drawn() -> RenderableType:
         picture = reader.fleet.picture(query.patterns, query.hosts)
         max_rows = max(3, console.size.height - 8 - min(len(picture.suspects) + 2, SUSPECTS_SHOWN + 3))
         return draw(picture, query, max_rows)
 
-    with Live(drawn(), console=console, auto_refresh=False, screen=True) as live:
-        while True:
-            reader.follow(0.5)
-            live.update(drawn(), refresh=True)
+    keep_live(console, drawn, lambda: reader.follow(0.5))

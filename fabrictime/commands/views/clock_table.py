@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from fabrictime.commands.screen import table_of
 from fabrictime.state.clocks import STATES, ClockLine, Picture, SuspectLine, ns_text
 from schemas.topics import CLOCK_OFFSETS
 from schemas.units import seconds_text
@@ -137,17 +138,10 @@ def _s(count: int) -> str:
 
 
 def _clock_table(picture: Picture, count: int) -> RenderableType:
-    from rich.table import Table
-
     several = len({line.domain for line in picture.clocks if line.domain is not None}) > 1
-    table = Table(box=None, pad_edge=False)
-    table.add_column("clock", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for title in ("+- bound", "offset", "drift ppm", "+- sigma", "pairs", "residual"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("last event (UTC)", no_wrap=True)
-    if several:
-        table.add_column("domain", no_wrap=True)
+    figures = ("+- bound", "offset", "drift ppm", "+- sigma", "pairs", "residual")
+    titles = ("clock", "state", *figures, "last event (UTC)", *(["domain"] if several else []))
+    rows = []
     for line in picture.clocks[:count]:
         pairs = "-" if line.pairs is None else str(line.pairs)
         residual = ns_text(line.residual_ns if line.pairs else None)
@@ -162,25 +156,22 @@ def _clock_table(picture: Picture, count: int) -> RenderableType:
             residual,
             event_text(line),
         ]
-        table.add_row(*cells, *([line.domain or "-"] if several else []))
-    return table
+        rows.append([*cells, *([line.domain or "-"] if several else [])])
+    return table_of(titles, rows, right=figures)
 
 
 def _suspect_table(suspects: Iterable[SuspectLine]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("suspect pair", no_wrap=True)
-    for title in ("asymmetry", "+- sigma", "weight left"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in list(suspects)[:SUSPECTS_SHOWN]:
-        table.add_row(
+    figures = ("asymmetry", "+- sigma", "weight left")
+    rows = [
+        (
             f"{row.prober} > {row.peer}",
             _signed_ns(row.asymmetry_ns),
             ns_text(row.sigma_ns),
             f"{row.weight:.0%}",
         )
-    return table
+        for row in list(suspects)[:SUSPECTS_SHOWN]
+    ]
+    return table_of(("suspect pair", *figures), rows, right=figures)
 
 
 _EVENT_FIGURE: Final[Mapping[str, Callable[[float], str]]] = {

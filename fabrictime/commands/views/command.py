@@ -53,13 +53,10 @@ def clock(
     query = Wanted(
         tuple(clocks or ()), tuple(host or ()), worst, everything, duration_s(since), as_json=as_json
     )
-    try:
-        if watch:
-            reader.watch(running_log(settings), query, registry=settings.kafka.registry())
-            return
-        picture = reader.main(running_log(settings), query, registry=settings.kafka.registry())
-    except ValueError as error:
-        stop(str(error))
+    if watch:
+        reader.watch(running_log(settings), query, registry=settings.kafka.registry())
+        return
+    picture = reader.main(running_log(settings), query, registry=settings.kafka.registry())
     if check:
         stop_if_any(picture.wrong(bound_us))
 
@@ -137,11 +134,8 @@ def actions(
     from fabrictime.commands.views import actions as reader
 
     query = reader.Wanted(tuple(names or ()), duration_s(since), suppressed, as_json=as_json)
-    try:
-        show = reader.watch if watch else reader.main
-        show(running_log(settings), query, registry=settings.kafka.registry())
-    except ValueError as error:
-        stop(str(error))
+    show = reader.watch if watch else reader.main
+    show(running_log(settings), query, registry=settings.kafka.registry())
 
 
 @with_settings
@@ -159,15 +153,11 @@ def tail(
 
     if start not in ("beginning", "end"):
         stop(f"--from {start!r}: expected beginning or end")
-    try:
-        settings = settings
-        reader.main(
-            running_log(settings),
-            topic,
-            from_beginning=start == "beginning",
-            limit=limit,
-            as_json=as_json,
-            registry=settings.kafka.registry(),
-        )
-    except ValueError as error:
-        stop(str(error))
+    reader.main(
+        running_log(settings),
+        topic,
+        from_beginning=start == "beginning",
+        limit=limit,
+        as_json=as_json,
+        registry=settings.kafka.registry(),
+    )

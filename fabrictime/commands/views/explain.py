@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from fabrictime.commands.screen import table_of, terminal
 from fabrictime.commands.views.actions import decided, suppressed_record
 from fabrictime.state import action_entries, action_text
 from fabrictime.state.action_state import SuppressedAction
@@ -239,12 +240,7 @@ def main(
     if as_json:
         print(json.dumps(story, allow_nan=False))
         return
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    console.print(draw(snapshot, story, now_ns, since_s), highlight=False)
+    terminal(200).print(draw(snapshot, story, now_ns, since_s))
 
 
 def read(cluster: KafkaSettings | str, text: str, snapshot: Seen, since_s: float) -> str:
@@ -337,12 +333,9 @@ def _about(flow: Flow, story: Mapping[str, Any]) -> list[str]:
 
 
 def _links_table(links: Sequence[Mapping[str, Any]]) -> RenderableType:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("link", "state", "queue", "busy", "notes"):
-        table.add_column(title, no_wrap=title != "notes")
+    rows = []
     for link in links:
         queue = delay_text(link["wait_ns"])
         if link["depth_bytes"] is not None:
@@ -350,31 +343,23 @@ def _links_table(links: Sequence[Mapping[str, Any]]) -> RenderableType:
         busy = "—" if link["utilisation"] is None else percent_text(link["utilisation"])
         notes = "; ".join(token for token in (link["text"], *link["contention"]) if token)
         state = Text(link["state"], _COLOURS.get(link["state"], ""))
-        table.add_row(Text(arrow(link["link"])), state, Text(queue), Text(busy), Text(notes))
-    return table
+        rows.append((arrow(link["link"]), state, queue, busy, notes))
+    return table_of(("link", "state", "queue", "busy", "notes"), rows, wrapped=("notes",))
 
 
 def _routes_table(routes: Sequence[Mapping[str, Any]]) -> RenderableType:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("rank", "ports", "state", "queue", "busiest", "over"):
-        table.add_column(title, no_wrap=title != "over")
+    rows = []
     for route in routes[:SHOWN_ROUTES]:
         ports = ", ".join(map(str, route["ports"][:3])) + (" …" if len(route["ports"]) > 3 else "")
         inner = route["links"][1:-1] or route["links"]
         over = ", ".join(map(arrow, inner)) + (f": {route['detected_by']}" if route["detected_by"] else "")
         busiest = "—" if route["busiest"] is None else percent_text(route["busiest"])
-        table.add_row(
-            Text("—" if route["rank"] is None else str(route["rank"])),
-            Text(ports),
-            Text(route["state"], _COLOURS.get(route["state"], "")),
-            Text(delay_text(route["wait_ns"])),
-            Text(busiest),
-            Text(over),
-        )
-    return table
+        rank = "—" if route["rank"] is None else str(route["rank"])
+        state = Text(route["state"], _COLOURS.get(route["state"], ""))
+        rows.append((rank, ports, state, delay_text(route["wait_ns"]), busiest, over))
+    return table_of(("rank", "ports", "state", "queue", "busiest", "over"), rows, wrapped=("over",))
 
 
 def _suppressed_lines(

@@ -7,6 +7,7 @@ fresh evidence it names the missing part, and never reports that all is well.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -16,6 +17,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, cast
 
+from fabrictime.commands.screen import keep_live, table_of, terminal
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.evidence_reader import EvidenceSettings, EvidenceWatch
 from schemas import codec
@@ -225,22 +227,14 @@ def main(evidence: EvidenceSettings, kind: Kind[R], query: Wanted) -> list[str]:
     Raises ValueError if the log cannot be read.
     """
     with EvidenceWatch(evidence) as watching:
-        reader = Reader(evidence.kafka, kind, evidence.kafka.registry())
-        try:
+        with contextlib.closing(Reader(evidence.kafka, kind, evidence.kafka.registry())) as reader:
             reader.catch_up()
-        finally:
-            reader.close()
         verdict = watching.await_verdict()
     rows = reader.board.rows(query.patterns, everything=query.everything)
     if query.as_json:
         print(as_json(rows, reader.board.unreadable, verdict))
     else:
-        from rich.console import Console
-
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=250)
-        console.print(draw(reader.board, query, verdict), highlight=False)
+        terminal(250).print(draw(reader.board, query, verdict))
     wrong = [str(cast("Mapping[str, Any]", row)["text"]) for row in rows if kind.wrong(row)]
     return wrong if verdict.is_fresh else [*wrong, verdict.line]
 
@@ -250,30 +244,20 @@ def watch(evidence: EvidenceSettings, kind: Kind[R], query: Wanted) -> None:
 
     Raises ValueError if the log cannot be read at the start.
     """
-    from rich.console import Console
-
-    console = Console()
-    reader = Reader(evidence.kafka, kind, evidence.kafka.registry())
-    watching = EvidenceWatch(evidence)
-    try:
-        watching.start()
+    console = terminal(250)
+    with (
+        contextlib.closing(Reader(evidence.kafka, kind, evidence.kafka.registry())) as reader,
+        EvidenceWatch(evidence) as watching,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         reader.catch_up()
         if query.as_json or not console.is_terminal:
             _watch_lines(reader, query, watching)
-        from rich.live import Live
 
         def drawn() -> RenderableType:
             return draw(reader.board, query, watching.verdict(), max(3, console.size.height - 5))
 
-        with Live(drawn(), console=console, auto_refresh=False, screen=True) as live:
-            while True:
-                reader.follow(0.25)
-                live.update(drawn(), refresh=True)
-    except KeyboardInterrupt:
-        return
-    finally:
-        watching.stop()
-        reader.close()
+        keep_live(console, drawn, lambda: reader.follow(0.25))
 
 
 def _watch_lines(reader: Reader[R], query: Wanted, watching: EvidenceWatch) -> NoReturn:
@@ -323,7 +307,6 @@ def draw(board: Board[R], query: Wanted, verdict: Verdict, max_rows: int = SHOWN
 def _table(board: Board[R], query: Wanted, rows: Sequence[R], max_rows: int) -> RenderableType:
     """Return a rich renderable of the counts per state and the rows."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     first = board.kind.columns[0][1]
@@ -332,14 +315,13 @@ def _table(board: Board[R], query: Wanted, rows: Sequence[R], max_rows: int) -> 
         counts[first(row)] = counts.get(first(row), 0) + 1
     parts: list[RenderableType] = [Text(", ".join(f"{n:,} {name}" for name, n in counts.items()), "bold")]
     visible_rows = rows if query.everything and max_rows == SHOWN else rows[:max_rows]
-    table = Table(box=None, pad_edge=False)
-    for title, _ in board.kind.columns:
-        table.add_column(title, no_wrap=title not in ("subject", "or", "jobs", "text"))
+    lines = []
     for row in visible_rows:
         cells = [Text(cell(row)) for _, cell in board.kind.columns]
         cells[0].stylize(_COLOURS.get(cells[0].plain, ""))
-        table.add_row(*cells)
-    parts.append(table)
+        lines.append(cells)
+    titles = [title for title, _ in board.kind.columns]
+    parts.append(table_of(titles, lines, wrapped=("subject", "or", "jobs", "text")))
     if len(rows) > len(visible_rows):
         parts.append(Text(f"and {len(rows) - len(visible_rows):,} more, no worse than these", "dim"))
     if board.unreadable:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fabrictime.commands.screen import keep_live, terminal
 from fabrictime.commands.views.topology_table import draw, json_of
 from fabrictime.state.clocks import ANNOUNCED_S
 from fabrictime.state.traced_fabric import Picture, file_of, picture_of
@@ -92,23 +93,15 @@ def main(
     registry: codec.Registry | None = None,
 ) -> Picture:
     """Print the fabric once, or write it to `file`; return it. Raises ValueError or OSError."""
-    reader = Reader(cluster, registry)
-    try:
+    with contextlib.closing(Reader(cluster, registry)) as reader:
         reader.catch_up()
-    finally:
-        reader.close()
     picture = reader.picture(topology)
     if file is not None:
         file.write_text(file_of(picture).model_dump_json(indent=1) + "\n", encoding="utf-8")
     elif as_json:
         print(json_of(picture))
     else:
-        from rich.console import Console
-
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=200)
-        console.print(draw(picture), highlight=False)
+        terminal(200).print(draw(picture))
     return picture
 
 
@@ -128,21 +121,12 @@ def watch(
     cluster: KafkaSettings | str, source: TopologySource, *, registry: codec.Registry | None = None
 ) -> None:
     """Show the fabric live until SIGINT. Raises ValueError if the log cannot be read at the start."""
-    from rich.live import Live
 
-    def now() -> RenderableType:
+    def drawn() -> RenderableType:
         with contextlib.suppress(TopologyError):  # an unusable file: the former content stays
             source.refresh()
         return draw(reader.picture(source.topology))
 
-    reader = Reader(cluster, registry)
-    try:
+    with contextlib.closing(Reader(cluster, registry)) as reader, contextlib.suppress(KeyboardInterrupt):
         reader.catch_up()
-        with Live(now(), auto_refresh=False, screen=True) as live:
-            while True:
-                reader.follow(WATCH_S)
-                live.update(now(), refresh=True)
-    except KeyboardInterrupt:
-        return
-    finally:
-        reader.close()
+        keep_live(terminal(200), drawn, lambda: reader.follow(WATCH_S))

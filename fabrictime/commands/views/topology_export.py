@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import sys
 from pathlib import Path
@@ -56,9 +57,6 @@ def differences(earlier: Path, text: str) -> list[str]:
 def _traced(settings: Config | None) -> Topology:
     if settings is None:
         raise ValueError("topology export: expected a topology file or a log")
-    reader = Reader(running_log(settings), settings.kafka.registry())
-    try:
+    with contextlib.closing(Reader(running_log(settings), settings.kafka.registry())) as reader:
         reader.catch_up()
-    finally:
-        reader.close()
     return Topology(file_of(reader.picture(source_of(settings).topology)))

@@ -1,0 +1,49 @@
+"""Prints tables, and views that stay live, to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+
+def terminal(width: int) -> Console:
+    """Return a console for standard output, with `width` columns if that is no terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=width, highlight=False)
+
+
+def table_of(
+    titles: Iterable[str],
+    rows: Iterable[Iterable[str | Text]],
+    *,
+    wrapped: Collection[str] = (),
+    right: Collection[str] = (),
+) -> Table:
+    """Return a table without a frame. The columns `wrapped` may take several lines; `right`: to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        justify = "right" if title in right else "left"
+        table.add_column(title, no_wrap=title not in wrapped, justify=justify)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
+def keep_live(console: Console, drawn: Callable[[], RenderableType], wait: Callable[[], object]) -> NoReturn:
+    """Show a view on the whole screen until an interrupt; `wait` takes the time between two pictures."""
+    from rich.live import Live
+
+    with Live(drawn(), console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            wait()
+            live.update(drawn(), refresh=True)
