@@ -1,22 +1,21 @@
 """Reads network interfaces, their addresses and routes by netlink, and finds the device of a NIC's probes.
 
-pyroute2 would add 25 MB to every prober. `read_network` and `route_devices` query the kernel in the namespace
+`read_network` and `route_devices` query the kernel in the namespace
 of the calling thread. The other functions are pure.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from producers.netlink import ask, attribute, attributes, dump, open_netlink
+
 _RTM_GETLINK, _RTM_GETADDR, _RTM_GETROUTE, _RTM_GETRULE = 18, 22, 26, 34
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_REQUEST, _REQUEST_DUMP = 1, 0x301
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_INFO_KIND = 3, 5, 10, 18, 1
 _IFLA_LINK_NETNSID: Final = 37
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -28,11 +27,7 @@ _FIB_MATCH: Final = 0x2000
 _TABLE_LOCAL: Final = 255
 _MAX_NETWORKS: Final = 64
 """Maximum number of announced networks; with more routes, networks of several are announced."""
-_RECEIVE_BYTES: Final = 1 << 17
 _TIMEOUT_S: Final = 2.0
-_HEADER: Final = struct.Struct("=IHHII")
-_ATTRIBUTE: Final = struct.Struct("=HH")
-_TYPE_MASK: Final = 0x3FFF
 _LINK: Final = struct.Struct("=BxHiII")
 _ADDRESS: Final = struct.Struct("=BBBBi")
 _ROUTE: Final = struct.Struct("=BBBBBBBBI")
@@ -169,16 +164,17 @@ def _collapsed(networks: Iterable[Network]) -> list[Network]:
 def read_network(family: int) -> NetworkState:
     """Return interfaces with all addresses, and the routes and rules of an address family. Raises OSError."""
     addresses: dict[int, list[str]] = {}
-    for body in _dump(_RTM_GETADDR, bytes(_ADDRESS.size)):
-        of_family, *_, index = _ADDRESS.unpack_from(body)
-        attributes = dict(_attributes(body, _ADDRESS.size))
-        packed = attributes.get(_IFA_LOCAL, attributes.get(_IFA_ADDRESS))
-        if packed is not None:
-            addresses.setdefault(index, []).append(socket.inet_ntop(of_family, packed))
-    interfaces = [_interface(body, addresses) for body in _dump(_RTM_GETLINK, bytes(_LINK.size))]
     selector = bytes([family]).ljust(_ROUTE.size, b"\0")
-    routes = [_route(body, family) for body in _dump(_RTM_GETROUTE, selector)]
-    rules = [_rule(body, family) for body in _dump(_RTM_GETRULE, selector)]
+    with open_netlink(timeout_s=_TIMEOUT_S) as sock:
+        for body in dump(sock, _RTM_GETADDR, bytes(_ADDRESS.size)):
+            of_family, *_, index = _ADDRESS.unpack_from(body)
+            fields = dict(attributes(body, _ADDRESS.size))
+            packed = fields.get(_IFA_LOCAL, fields.get(_IFA_ADDRESS))
+            if packed is not None:
+                addresses.setdefault(index, []).append(socket.inet_ntop(of_family, packed))
+        interfaces = [_interface(body, addresses) for body in dump(sock, _RTM_GETLINK, bytes(_LINK.size))]
+        routes = [_route(body, family) for body in dump(sock, _RTM_GETROUTE, selector)]
+        rules = [_rule(body, family) for body in dump(sock, _RTM_GETRULE, selector)]
     return NetworkState(
         tuple(interfaces),
         tuple(route for route in routes if route is not None),
@@ -188,15 +184,15 @@ def read_network(family: int) -> NetworkState:
 
 def _interface(body: bytes, addresses: dict[int, list[str]]) -> Interface:
     index = _LINK.unpack_from(body)[2]
-    attributes = dict(_attributes(body, _LINK.size))
-    info = dict(_attributes(attributes.get(_IFLA_LINKINFO, b""), 0))
+    fields = dict(attributes(body, _LINK.size))
+    info = dict(attributes(fields.get(_IFLA_LINKINFO, b"")))
     kind = info.get(_IFLA_INFO_KIND, b"").rstrip(b"\0").decode()
-    lower = 0 if _IFLA_LINK_NETNSID in attributes else _number(attributes.get(_IFLA_LINK))
+    lower = 0 if _IFLA_LINK_NETNSID in fields else _number(fields.get(_IFLA_LINK))
     return Interface(
-        name=attributes[_IFLA_IFNAME].rstrip(b"\0").decode(errors="replace"),
+        name=fields[_IFLA_IFNAME].rstrip(b"\0").decode(errors="replace"),
         index=index,
         kind=kind,
-        master=_number(attributes.get(_IFLA_MASTER)),
+        master=_number(fields.get(_IFLA_MASTER)),
         lower=0 if lower == index or kind == "veth" else lower,
         addresses=tuple(addresses.get(index, ())),
     )
@@ -205,9 +201,9 @@ def _interface(body: bytes, addresses: dict[int, list[str]]) -> Interface:
 def _route(body: bytes, family: int) -> Route | None:
     """Return the unicast route in a message; None for other routes and those without a device."""
     _, bits, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(body)
-    attributes = dict(_attributes(body, _ROUTE.size))
-    devices = [_number(attributes[_RTA_OIF])] if _RTA_OIF in attributes else []
-    hops = attributes.get(_RTA_MULTIPATH, b"")
+    fields = dict(attributes(body, _ROUTE.size))
+    devices = [_number(fields[_RTA_OIF])] if _RTA_OIF in fields else []
+    hops = fields.get(_RTA_MULTIPATH, b"")
     while len(hops) >= _HOP.size:
         length, _, _, index = _HOP.unpack_from(hops)
         devices.append(index)
@@ -215,8 +211,8 @@ def _route(body: bytes, family: int) -> Route | None:
     if kind != _RTN_UNICAST or not devices:
         return None
     return Route(
-        _prefix(attributes.get(_RTA_DST), bits, family),
-        _number(attributes.get(_RTA_TABLE)) or table,
+        _prefix(fields.get(_RTA_DST), bits, family),
+        _number(fields.get(_RTA_TABLE)) or table,
         tuple(devices),
     )
 
@@ -224,13 +220,11 @@ def _route(body: bytes, family: int) -> Route | None:
 def _rule(body: bytes, family: int) -> Rule | None:
     """Return a message's rule for packets of this host; None for rules on forwarded or marked packets."""
     bits, table = body[2], body[4]
-    attributes = dict(_attributes(body, _ROUTE.size))
-    if _FRA_IIFNAME in attributes or _number(attributes.get(_FRA_FWMARK)):
+    fields = dict(attributes(body, _ROUTE.size))
+    if _FRA_IIFNAME in fields or _number(fields.get(_FRA_FWMARK)):
         return None
-    source = _prefix(attributes[_FRA_SRC], bits, family) if _FRA_SRC in attributes else ""
-    return Rule(
-        source, _number(attributes.get(_FRA_TABLE)) or table, bool(attributes.get(_FRA_L3MDEV, b"\0")[0])
-    )
+    source = _prefix(fields[_FRA_SRC], bits, family) if _FRA_SRC in fields else ""
+    return Rule(source, _number(fields.get(_FRA_TABLE)) or table, bool(fields.get(_FRA_L3MDEV, b"\0")[0]))
 
 
 def _prefix(packed: bytes | None, bits: int, family: int) -> str:
@@ -251,40 +245,7 @@ def route_devices(family: int, destination: str, source: str) -> tuple[int, ...]
     bits = 8 * len(packed[0])
     body = _ROUTE.pack(family, bits, bits, 0, 0, 0, 0, 0, _FIB_MATCH)
     for kind, value in zip((_RTA_DST, _RTA_SRC), packed, strict=True):
-        body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value
-    route = _route(next(_ask(_RTM_GETROUTE, _REQUEST, body)), family)
+        body += attribute(kind, value)
+    with open_netlink(timeout_s=_TIMEOUT_S) as sock:
+        route = _route(ask(sock, _RTM_GETROUTE, body), family)
     return () if route is None else route.devices
-
-
-def _dump(kind: int, body: bytes) -> Iterator[bytes]:
-    return _ask(kind, _REQUEST_DUMP, body)
-
-
-def _ask(kind: int, flags: int, body: bytes) -> Iterator[bytes]:
-    """Send a request to the kernel and yield the bodies of its answers."""
-    request = _HEADER.pack(_HEADER.size + len(body), kind, flags, 1, 0) + body
-    with socket.socket(
-        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
-    ) as opened:
-        opened.settimeout(_TIMEOUT_S)
-        opened.send(request)
-        while True:
-            data = opened.recv(_RECEIVE_BYTES)
-            while data:
-                length, answer, _, _, _ = _HEADER.unpack_from(data)
-                if answer == _NLMSG_DONE:
-                    return
-                if answer == _NLMSG_ERROR:
-                    code = -_number(data[_HEADER.size : _HEADER.size + 4])
-                    raise OSError(code, f"netlink: {os.strerror(code)}")
-                yield data[_HEADER.size : length]
-                data = data[length + -length % 4 :]
-
-
-def _attributes(data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-    while at + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, at)
-        if length < _ATTRIBUTE.size:
-            return
-        yield kind & _TYPE_MASK, data[at + _ATTRIBUTE.size : at + length]
-        at += length + -length % 4

@@ -32,8 +32,7 @@ def table_of(
 
     table = Table(box=None, pad_edge=False)
     for title in titles:
-        justify = "right" if title in right else "left"
-        table.add_column(title, no_wrap=title not in wrapped, justify=justify)
+        table.add_column(title, no_wrap=title not in wrapped, justify="right" if title in right else "left")
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table

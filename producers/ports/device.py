@@ -1,14 +1,12 @@
 """Watches a NIC's port: carrier, speed and error counters.
 
-The sources are netlink, `ethtool -S` and the RDMA ports in sysfs. Netlink is used without a library, because
-pyroute2 would add 25 MB to every prober for one message.
+The sources are netlink, `ethtool -S` and the RDMA ports in sysfs.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import os
 import re
 import socket
 import struct
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from native.core.probe import link_of
+from producers import netlink
 from producers.netns import in_netns
 from producers.ports.ethtool import stat_count, stat_names, stat_values
 
@@ -26,8 +25,6 @@ _log = logging.getLogger(__name__)
 _RTM_NEWLINK: Final = 16
 _RTM_DELLINK: Final = 17
 _RTM_GETLINK: Final = 18
-_NLMSG_ERROR: Final = 2
-_NLM_F_REQUEST: Final = 1
 _RTMGRP_LINK: Final = 1
 _IFLA_IFNAME: Final = 3
 _IFLA_STATS64: Final = 23
@@ -36,11 +33,7 @@ _IFLA_CARRIER_UP_COUNT: Final = 47
 _IFLA_CARRIER_DOWN_COUNT: Final = 48
 _IFF_UP: Final = 1
 _IFF_LOWER_UP: Final = 0x10000
-_HEADER: Final = struct.Struct("=IHHII")
 _IFINFO: Final = struct.Struct("=BxHiII")
-_ATTRIBUTE: Final = struct.Struct("=HH")
-_TYPE_MASK: Final = 0x3FFF
-_RECEIVE_BYTES: Final = 1 << 17
 _TIMEOUT_S: Final = 2.0
 _STATS64: Final = (
     "rx_packets",
@@ -116,23 +109,11 @@ class NetlinkLink(NamedTuple):
 
 def parse_links(data: bytes) -> Iterator[NetlinkLink]:
     """Yield the links in a netlink datagram. Raises OSError for an error message, ValueError if truncated."""
-    at = 0
-    while at < len(data):
-        if at + _HEADER.size > len(data):
-            raise ValueError(f"netlink: {len(data) - at} bytes left, expected a header of {_HEADER.size}")
-        length, kind, _, _, _ = _HEADER.unpack_from(data, at)
-        if length < _HEADER.size or at + length > len(data):
-            raise ValueError(f"netlink: message of {length} bytes, {len(data) - at} left")
-        body = data[at + _HEADER.size : at + length]
-        if kind == _NLMSG_ERROR:
-            if len(body) < 4:
-                raise ValueError(f"netlink: error of {len(body)} bytes, expected 4")
-            code = -struct.unpack_from("=i", body)[0]
-            if code:
-                raise OSError(code, f"netlink: {os.strerror(code)}")
+    for kind, _, body in netlink.messages(data):
+        if kind == netlink.ERROR:
+            netlink.raise_error(body)
         elif kind in (_RTM_NEWLINK, _RTM_DELLINK):
             yield _parse_link(body, kind == _RTM_DELLINK)
-        at += length + -length % 4
 
 
 def _parse_link(body: bytes, is_removed: bool) -> NetlinkLink:
@@ -140,13 +121,7 @@ def _parse_link(body: bytes, is_removed: bool) -> NetlinkLink:
         raise ValueError(f"netlink: link of {len(body)} bytes, expected {_IFINFO.size}")
     _, _, index, flags, _ = _IFINFO.unpack_from(body)
     device, counters = "", {}
-    at = _IFINFO.size
-    while at + _ATTRIBUTE.size <= len(body):
-        length, kind = _ATTRIBUTE.unpack_from(body, at)
-        if length < _ATTRIBUTE.size or at + length > len(body):
-            raise ValueError(f"netlink: attribute of {length} bytes, {len(body) - at} left")
-        value = body[at + _ATTRIBUTE.size : at + length]
-        kind &= _TYPE_MASK
+    for kind, value in netlink.attributes(body, _IFINFO.size):
         if kind == _IFLA_IFNAME:
             device = value.rstrip(b"\0").decode(errors="replace")
         elif kind in _COUNTS and len(value) == 4:
@@ -154,27 +129,13 @@ def _parse_link(body: bytes, is_removed: bool) -> NetlinkLink:
         elif kind == _IFLA_STATS64:
             count = min(len(value) // 8, len(_STATS64))
             counters |= zip(_STATS64, struct.unpack_from(f"={count}Q", value), strict=False)
-        at += length + -length % 4
     has_carrier = bool(flags & _IFF_LOWER_UP) and not is_removed
     return NetlinkLink(device, index, is_removed, has_carrier, counters, bool(flags & _IFF_UP))
 
 
-def _link_request(device: str) -> bytes:
-    """Return the request for one device by name."""
-    name = device.encode() + b"\0"
-    attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(name), _IFLA_IFNAME) + name + bytes(-len(name) % 4)
-    body = _IFINFO.pack(0, 0, 0, 0, 0) + attribute
-    return _HEADER.pack(_HEADER.size + len(body), _RTM_GETLINK, _NLM_F_REQUEST, 1, 0) + body
-
-
-def _netlink(groups: int) -> socket.socket:
-    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-    try:
-        opened.bind((0, groups))
-    except BaseException:
-        opened.close()
-        raise
-    return opened
+def _of_name(device: str) -> bytes:
+    """Return the body of a request for one device by name."""
+    return bytes(_IFINFO.size) + netlink.attribute(_IFLA_IFNAME, device.encode() + b"\0")
 
 
 class PortChange(NamedTuple):
@@ -193,7 +154,11 @@ class PortWatch:
         """Open the sockets. Raises OSError if the kernel refuses."""
         self._device = self._name = device
         self._socket, self._ioctl_socket = in_netns(
-            netns, lambda: (_netlink(_RTMGRP_LINK), socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            netns,
+            lambda: (
+                netlink.open_netlink(groups=_RTMGRP_LINK),
+                socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+            ),
         )
         self._socket.setblocking(False)
         self._number: int | None = None
@@ -217,7 +182,7 @@ class PortWatch:
         changes: list[PortChange] = []
         while True:
             try:
-                data = self._socket.recv(_RECEIVE_BYTES)
+                data = self._socket.recv(netlink.RECEIVE_BYTES)
             except BlockingIOError:
                 return changes
             except OSError as error:
@@ -238,7 +203,7 @@ class PortWatch:
                     changes.append(change)
 
     def _request(self) -> None:
-        self._socket.send(_link_request(self._device))
+        self._socket.send(netlink.request(_RTM_GETLINK, _of_name(self._device)))
 
     def _gone(self) -> list[PortChange]:
         """Note that the kernel has no device of this name; return the loss of its carrier, if it had one."""
@@ -272,9 +237,12 @@ class PortCounters:
         """Open the sockets. Raises OSError if the kernel refuses."""
         self._device = device
         self._netlink, self._ioctl_socket = in_netns(
-            netns, lambda: (_netlink(0), socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            netns,
+            lambda: (
+                netlink.open_netlink(timeout_s=_TIMEOUT_S),
+                socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+            ),
         )
-        self._netlink.settimeout(_TIMEOUT_S)
         self._names: list[str] = []
         ports = rdma_ports(device, sysfs, netns is None)
         self._sources: list[Callable[[], Mapping[str, int]]] = [self._of_link, self._of_ethtool]
@@ -313,14 +281,13 @@ class PortCounters:
         return growth
 
     def _of_link(self) -> Mapping[str, int]:
-        self._netlink.send(_link_request(self._device))
         try:
-            for state in parse_links(self._netlink.recv(_RECEIVE_BYTES)):
-                return state.counters
+            body = netlink.ask(self._netlink, _RTM_GETLINK, _of_name(self._device))
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise
-        return {}
+            return {}
+        return _parse_link(body, is_removed=False).counters
 
     def _of_ethtool(self) -> Mapping[str, int]:
         """Return the counters of `ethtool -S`; empty if the device has none."""

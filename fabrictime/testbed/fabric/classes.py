@@ -13,7 +13,6 @@ those above half the MTU, as full ones.
 from __future__ import annotations
 
 import math
-import socket
 import struct
 from typing import Any, Final
 
@@ -32,7 +31,6 @@ from pyroute2.netlink.nfnetlink.nftsocket import (
     nft_table_msg,
 )
 
-from fabrictime.testbed.fabric.netlink import attributes, dump
 from fabrictime.testbed.fabric.nft import (
     NETWORK_HEADER,
     commit,
@@ -45,6 +43,7 @@ from fabrictime.testbed.fabric.nft import (
     store_ip,
 )
 from fabrictime.testbed.settings import FabricClass, FabricSettings
+from producers.netlink import attribute, attributes, dump, open_netlink
 
 HOLD_MS: Final = 20
 """Time for which a class is marked after its bucket was found empty: some packets of a slow link, and some
@@ -158,21 +157,17 @@ def add_rules(rates_bps: dict[str, int], settings: FabricSettings) -> None:
 def read_marked() -> dict[tuple[str, int], int]:
     """Return the packets that this namespace's ports have marked, by (port, DSCP). Raises OSError."""
     marked_packets: dict[tuple[str, int], int] = {}
-    table = _TABLE.encode() + b"\0"
-    table_attribute = struct.pack("=HH", 4 + len(table), _RULE_TABLE) + table
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as sock:
-        sock.settimeout(5)
-        sock.bind((0, 0))
-        body = struct.pack("=BBH", NFPROTO_IPV4, 0, 0) + table_attribute
+    body = struct.pack("=BBH", NFPROTO_IPV4, 0, 0) + attribute(_RULE_TABLE, _TABLE.encode() + b"\0")
+    with open_netlink(NETLINK_NETFILTER, timeout_s=5) as sock:
         for rule in dump(sock, NFNL_SUBSYS_NFTABLES << 8 | _GETRULE, body):
             fields = dict(attributes(rule, 4))
             if _RULE_USERDATA not in fields:
                 continue
             port, dscp = fields[_RULE_USERDATA][2:].rstrip(b"\0").decode().split()  # after type and length
-            for _, element in attributes(fields[_RULE_EXPRESSIONS], 0):
-                inner = dict(attributes(element, 0))
+            for _, element in attributes(fields[_RULE_EXPRESSIONS]):
+                inner = dict(attributes(element))
                 if inner[_EXPRESSION_NAME].rstrip(b"\0") == b"counter":
-                    packets = dict(attributes(inner[_EXPRESSION_DATA], 0))[_COUNTER_PACKETS]
+                    packets = dict(attributes(inner[_EXPRESSION_DATA]))[_COUNTER_PACKETS]
                     marked_packets[port, int(dscp)] = int.from_bytes(packets, "big")
     return marked_packets
 

@@ -6,7 +6,6 @@ clocks. It reads leaves and spines, which no detector may: only tests, benches a
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import sys
@@ -23,14 +22,12 @@ from fabrictime.testbed.fabric.classes import read_marked
 from fabrictime.testbed.fabric.clocks import ClockTruth
 from fabrictime.testbed.fabric.fabric import Fabric, FabricNic
 from fabrictime.testbed.fabric.faults import FaultEvent, Faults
-from fabrictime.testbed.fabric.netlink import attributes, dump
+from producers.netlink import ask, attribute, attributes, dump, open_netlink
 
 Protocol = Literal["udp", "tcp"]
 
 _RTM_GETROUTE, _RTM_GETQDISC, _RTM_GETSTATS = 26, 38, 94
 _RTA_DST, _RTA_SRC, _RTA_IIF, _RTA_OIF, _RTA_IP_PROTO, _RTA_SPORT, _RTA_DPORT = 1, 2, 3, 4, 27, 28, 29
-_NLM_F_REQUEST = 0x1
-_NLMSG_ERROR = 2
 _TC_H_ROOT = 0xFFFFFFFF
 _TCA_STATS2, _TCA_STATS_QUEUE = 7, 3
 _IFLA_STATS_LINK_64 = 1
@@ -326,11 +323,7 @@ class Truth:
         if node not in self._sockets:
 
             def open_there() -> tuple[socket.socket, dict[int, str]]:
-                sock = socket.socket(
-                    socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
-                )
-                sock.bind((0, 0))
-                sock.settimeout(5)
+                sock = open_netlink(timeout_s=5)
                 names = {socket.if_nametoindex(p.name): p.name for p in self._fabric.plan.nodes[node].ports}
                 return sock, names
 
@@ -358,7 +351,7 @@ def _queues(sock: socket.socket) -> dict[int, list[int]]:
             continue
         for kind, value in attributes(body, 20):
             if kind == _TCA_STATS2:
-                for inner, queue in attributes(value, 0):
+                for inner, queue in attributes(value):
                     if inner == _TCA_STATS_QUEUE:
                         table[index] = list(struct.unpack_from("=3I", queue))
     return table
@@ -393,19 +386,15 @@ def _next_port(sock: socket.socket, came_in: int, key: tuple[str, str, int, int,
         (_RTA_DST, socket.inet_aton(destination)),
         (_RTA_SRC, socket.inet_aton(source)),
         (_RTA_IIF, struct.pack("=I", came_in)),
-        (_RTA_IP_PROTO, struct.pack("=Bxxx", protocol)),
-        (_RTA_SPORT, struct.pack("!Hxx", sport)),
-        (_RTA_DPORT, struct.pack("!Hxx", dport)),
+        (_RTA_IP_PROTO, bytes((protocol,))),
+        (_RTA_SPORT, struct.pack("!H", sport)),
+        (_RTA_DPORT, struct.pack("!H", dport)),
     ):
-        length = {_RTA_IP_PROTO: 5, _RTA_SPORT: 6, _RTA_DPORT: 6}.get(kind, 4 + len(value))
-        body += struct.pack("=HH", length, kind) + value
-    sock.send(struct.pack("=IHHII", 16 + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0) + body)
-    answer = sock.recv(1 << 16)
-    (kind,) = struct.unpack_from("=H", answer, 4)
-    if kind == _NLMSG_ERROR:
-        (code,) = struct.unpack_from("=i", answer, 16)
-        raise PathUnclear(f"route to {destination}: {os.strerror(-code)}")
-    for attribute, value in attributes(answer, 28):
-        if attribute == _RTA_OIF:
-            return int.from_bytes(value, sys.byteorder)
-    raise PathUnclear(f"route to {destination}: the kernel names no interface")
+        body += attribute(kind, value)
+    try:
+        route = dict(attributes(ask(sock, _RTM_GETROUTE, body), 12))
+    except OSError as error:
+        raise PathUnclear(f"route to {destination}: {error.strerror or error}") from error
+    if _RTA_OIF not in route:
+        raise PathUnclear(f"route to {destination}: the kernel names no interface")
+    return int.from_bytes(route[_RTA_OIF], sys.byteorder)

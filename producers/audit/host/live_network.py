@@ -7,7 +7,6 @@ thread cannot leave a namespace; so each read runs in a new thread.
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import struct
 import threading
@@ -18,6 +17,7 @@ from typing import Any, Final, TypeVar
 from producers.audit.host import live_reach
 from producers.audit.host.base import as_unreadable
 from producers.audit.host.network import Dcb, Interface, Neighbour, Route, Rule
+from producers.netlink import ask, attribute, attributes, open_netlink
 from producers.netns import in_netns
 from producers.ports import ethtool
 from producers.ports.ethtool import LinkSettings
@@ -297,11 +297,7 @@ def _names(links: Any) -> dict[int, str]:
 # Data centre bridging (linux/dcbnl.h): a header, then attributes, some of them nested.
 
 _RTM_GETDCB: Final = 78
-_NLMSG_ERROR: Final = 2
-_HEADER: Final = struct.Struct("=IHHIIBBH")  # nlmsghdr, then dcbmsg: family, command, padding
-_NETLINK_BYTES: Final = 16
-_ATTRIBUTE: Final = struct.Struct("=HH")
-_TYPE_MASK: Final = 0x3FFF
+_DCB: Final = struct.Struct("=BBH")  # family, command, padding
 _COMMAND_IEEE_GET: Final = 21
 _IFNAME, _IEEE = 1, 13
 _ETS, _PFC, _APPS, _TRUST = 1, 2, 3, 11
@@ -313,49 +309,30 @@ _TRUST_NAMES: Final = {1: "ethertype", 5: "dscp", 255: "pcp"}
 
 def _dcb_answer(interface: str) -> bytes:
     """Return the kernel's answer to DCB_CMD_IEEE_GET. Raises OSError."""
-    name = interface.encode() + b"\0"
-    attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(name), _IFNAME) + name + bytes(-len(name) % 4)
-    size = _HEADER.size + len(attribute)
-    request = _HEADER.pack(size, _RTM_GETDCB, 1, 1, 0, 0, _COMMAND_IEEE_GET, 0) + attribute
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as opened:
-        opened.settimeout(SOCKET_S)
-        opened.send(request)
-        answer = opened.recv(1 << 17)
-    if int.from_bytes(answer[4:6], "little") == _NLMSG_ERROR:
-        code = -struct.unpack_from("=i", answer, _NETLINK_BYTES)[0]
-        raise OSError(code, os.strerror(code))
-    return answer[_HEADER.size :]
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        size, kind = _ATTRIBUTE.unpack_from(data, at)
-        if size < _ATTRIBUTE.size or at + size > len(data):
-            raise ValueError(f"dcb: attribute of {size} bytes, {len(data) - at} left")
-        yield kind & _TYPE_MASK, data[at + _ATTRIBUTE.size : at + size]
-        at += size + -size % 4
+    body = _DCB.pack(0, _COMMAND_IEEE_GET, 0) + attribute(_IFNAME, interface.encode() + b"\0")
+    with open_netlink(timeout_s=SOCKET_S) as opened:
+        return ask(opened, _RTM_GETDCB, body)[_DCB.size :]
 
 
 def dcb_of(data: bytes) -> Dcb | None:
     """Return the settings in a dcbnl answer's attributes; None if it has no IEEE attributes."""
-    ieee = dict(_attributes(data)).get(_IEEE)
+    ieee = dict(attributes(data)).get(_IEEE)
     if ieee is None:
         return None
-    attributes = dict(_attributes(ieee))
-    applications = [value[:4] for _, value in _attributes(attributes.get(_APPS, b"")) if len(value) >= 4]
+    fields = dict(attributes(ieee))
+    applications = [value[:4] for _, value in attributes(fields.get(_APPS, b"")) if len(value) >= 4]
     dscp = {
         int.from_bytes(value[2:4], "little"): value[1] for value in applications if value[0] == _SELECTOR_DSCP
     }
-    ets = attributes.get(_ETS, b"")
+    ets = fields.get(_ETS, b"")
     has_ets = len(ets) >= 3 + 4 * _PRIORITIES
-    pfc = attributes.get(_PFC, b"")
-    fields = _PFC_STRUCT.unpack_from(pfc) if len(pfc) >= _PFC_STRUCT.size else None
+    pfc = fields.get(_PFC, b"")
+    pauses = _PFC_STRUCT.unpack_from(pfc) if len(pfc) >= _PFC_STRUCT.size else None
     return Dcb(
-        pfc_priorities=None if fields is None else frozenset(n for n in range(8) if fields[1] >> n & 1),
-        pfc_pauses=None if fields is None else (sum(fields[4:12]), sum(fields[12:20])),
+        pfc_priorities=None if pauses is None else frozenset(n for n in range(8) if pauses[1] >> n & 1),
+        pfc_pauses=None if pauses is None else (sum(pauses[4:12]), sum(pauses[12:20])),
         dscp_priority=dscp,
-        trust=_trust(attributes.get(_TRUST), dscp),
+        trust=_trust(fields.get(_TRUST), dscp),
         priority_class=tuple(ets[27:35]) if has_ets else None,
         class_percent=tuple(ets[3:11]) if has_ets else None,
     )
@@ -365,4 +342,4 @@ def _trust(table: bytes | None, dscp: Mapping[int, int]) -> tuple[str, ...]:
     """Return the selectors of the trust table. Without one: DSCP with a DSCP map, as mlx5, else PCP."""
     if table is None:
         return ("dscp",) if dscp else ("pcp",)
-    return tuple(_TRUST_NAMES.get(value[0], str(value[0])) for _, value in _attributes(table) if value)
+    return tuple(_TRUST_NAMES.get(value[0], str(value[0])) for _, value in attributes(table) if value)

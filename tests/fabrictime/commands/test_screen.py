@@ -18,10 +18,10 @@ def test_a_table_wraps_named_columns_only_and_takes_brackets_as_they_are() -> No
         table_of(("host", "n", "text"), rows, wrapped=("text",), right=("n",))
     )
     lines = [line.rstrip() for line in output.getvalue().splitlines()]
-    assert lines[0] == "host   n  text"
-    assert lines[1] == "h1[a]  7  one two"
-    assert lines[2] == "          three"
-    assert lines[3] == "h2    12"
+    assert lines[0] == "host    n  text"
+    assert lines[1] == "h1[a]   7  one two"
+    assert lines[2] == "           three"
+    assert lines[3] == "h2     12"
 
 
 def test_output_that_is_no_terminal_has_the_given_width() -> None:
