@@ -16,7 +16,7 @@ from streams.runtime.units import NS_PER_S
 SETTLE_NS: Final = 3 * NS_PER_S
 """Time for which another cause, or HEALTHY, must be the best answer before it replaces a cause."""
 CLEAR_RATIO: Final = 1.5
-"""Ratio of a job's time to its baseline from which on a slow flow is named at once."""
+"""Ratio of a job's time to its baseline from which on a cause is named at once."""
 GAP_NS: Final = 10 * NS_PER_S
 """Time for which a slow job keeps its cause without evidence, as `CAUSE_GAP_NS`."""
 CERTAIN: Final = (Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH)
@@ -43,27 +43,28 @@ class Answers:
     """Communicator and number of the operation that the answer's cause stopped."""
     _next: Key | None = None
     _next_since_ns: int = 0
-    _slow_pairs: set[tuple[str, str]] = field(default_factory=set)
-    """NIC pairs that have been slow as long as a slow flow is the best explanation; empty if it is not."""
-    _slow_since_ns: int = 0
+    _passing: set[tuple[str, str]] = field(default_factory=set)
+    """NIC pairs, else verdict and subject, of the best explanation as long as it may be over in a moment."""
+    _passing_since_ns: int = 0
     """Time since which they are."""
 
     def is_lasting(self, best: Candidate, ratio: float | None, end_ns: int) -> bool:
         """Return whether the best explanation may be the answer to a job without a cause.
 
-        A slow flow is the least specific cause. It may be over in a moment, and its own cause is often known
-        a second later. So the same pair must be slow for `SETTLE_NS`, unless the job takes `CLEAR_RATIO` of
-        its baseline.
+        A slow flow is the least specific cause: its own cause is often known a second later. On a busy host
+        programs are slow for a second. So such a cause must last for `SETTLE_NS`, a slow flow with the same
+        pair, unless the job takes `CLEAR_RATIO` of its baseline.
         """
-        if best.verdict != Verdict.SLOW_FLOW:
-            self._slow_pairs = set()
+        if not best.may_pass:
+            self._passing = set()
             return True
-        if not self._slow_pairs & best.pairs:
-            self._slow_pairs, self._slow_since_ns = best.pairs, end_ns
-        self._slow_pairs = self._slow_pairs & best.pairs
+        subjects = best.pairs or {_key(best)}
+        if not self._passing & subjects:
+            self._passing, self._passing_since_ns = subjects, end_ns
+        self._passing = self._passing & subjects
         has_cause = self.answer is not None and self.answer.verdict not in WITHOUT_CAUSE
         is_clear = (ratio or CLEAR_RATIO) >= CLEAR_RATIO
-        return has_cause or is_clear or end_ns - self._slow_since_ns >= SETTLE_NS
+        return has_cause or is_clear or end_ns - self._passing_since_ns >= SETTLE_NS
 
     def settle(
         self, best: Candidate, ranked: list[Candidate], stopped: tuple[int, int] | None, end_ns: int

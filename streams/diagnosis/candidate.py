@@ -31,6 +31,8 @@ class Candidate:
     """Time at which the cause began; None if unknown."""
     is_new: bool = False
     """Whether the cause began after the baseline: it slows no job that is as fast as its baseline."""
+    may_pass: bool = False
+    """Whether the cause may be over in a moment, so that it must last before it is named."""
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """NIC pairs that the cause slows; it thus explains why one of them is an outlier."""
     symptoms: dict[Symptom, float] = field(default_factory=dict)

@@ -78,6 +78,7 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
         ranks=sorted(pair.ranks),
         evidence=evidence,
         is_new=not case.was_slow(worst),
+        may_pass=True,
         pairs=_slowest_pairs(case),
         symptoms={Symptom.COMMON_END: bool(nic and role), Symptom.SLOW_PROBES: is_confirmed},
     )
@@ -166,6 +167,7 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
         nics=[pair.nic, pair.peer],
         links=sorted(case.traffic.links_of(pair.flows)),
         evidence=[observation(DELAYS.name, pair.name, "delay_p50_us", worst_ns / 1e3, middle / 1e3, text)],
+        may_pass=True,
         pairs={pair.key},
         symptoms={Symptom.SLOW_PROBES: True, Symptom.ROUND_TRIPS: times_others is not None},
     )

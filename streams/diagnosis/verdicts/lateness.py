@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -132,7 +133,8 @@ def _computes_longer(case: Case) -> Candidate | None:
         f"{ms_text(before_ms)} before; nothing is wrong with the network"
     )
     evidence = observation(COLLECTIVES.name, ranks[0].name, "own_ms", own_ms, before_ms, text)
-    return _straggler(ranks, {Symptom.OWN_TIME: True}, min(lost, case.loss_share), text, [evidence])
+    lost = min(lost, case.loss_share)
+    return replace(_straggler(ranks, {Symptom.OWN_TIME: True}, lost, text, [evidence]), may_pass=True)
 
 
 def _lateness_text(case: Case, places: list[int]) -> str:

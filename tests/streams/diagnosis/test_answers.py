@@ -103,7 +103,7 @@ def test_a_job_that_two_pairs_meet_at_two_links_is_one_cause(job: str, link: str
 
 
 def test_a_slow_flow_of_a_moment_is_not_named() -> None:
-    slow = queued(Verdict.SLOW_FLOW, "h1/n0 to h2/n0")
+    slow = replace(queued(Verdict.SLOW_FLOW, "h1/n0 to h2/n0"), may_pass=True)
     answers = Answers()
     answers.settle(HEALTHY, [], None, 0)
     lasting = [answers.is_lasting(slow, 1.2, at * S) for at in range(1, 6)]
@@ -116,8 +116,18 @@ def test_a_slow_flow_of_a_moment_is_not_named() -> None:
 def test_slow_flows_of_a_moment_each_are_not_named() -> None:
     answers = Answers()
     answers.settle(HEALTHY, [], None, 0)
-    flows = [replace(queued(Verdict.SLOW_FLOW, ""), pairs={(f"h{at}/n0", "h9/n0")}) for at in range(1, 30)]
+    slow = replace(queued(Verdict.SLOW_FLOW, ""), may_pass=True)
+    flows = [replace(slow, pairs={(f"h{at}/n0", "h9/n0")}) for at in range(1, 30)]
     assert not any(answers.is_lasting(flow, 1.2, at * S) for at, flow in enumerate(flows))
+
+
+def test_a_straggler_of_messages_must_last() -> None:
+    answers = Answers()
+    answers.settle(HEALTHY, [], None, 0)
+    late = replace(STRAGGLER, may_pass=True)
+    assert [answers.is_lasting(late, 1.2, at * S) for at in range(1, 5)] == [False, False, False, True]
+    other = replace(late, subject="h4")
+    assert not answers.is_lasting(other, 1.2, 5 * S)
 
 
 def test_a_slow_flow_that_follows_a_cause_settles_as_others_do() -> None:
