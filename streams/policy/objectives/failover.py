@@ -46,11 +46,11 @@ def _proposal(state: PolicyState, flow: Flow, health: Health) -> MoveProposal:
 
 def _target(state: PolicyState, flow: Flow, is_dead: bool) -> int | None:
     """Return the best other path, or None. A flow never moves from one lossy path to another."""
-    if not flow.routes:
-        return state.random_path(flow) if flow.links else None
     worst_end = max(state.health.of_end(end).grade for end in (flow.live.nic, flow.live.peer))
     if worst_end is Grade.DEAD:
         return None
+    if not flow.routes:
+        return state.random_path(flow) if flow.links else None
     worst_allowed = Grade.LOSSY if is_dead else Grade.DAMPENED
     ranked = [
         (health[:2], state.share_after(flow, route.links), state.draw(flow.live.flow_id, path), path)

@@ -117,8 +117,9 @@ def test_only_flows_on_dead_paths_move_to_lossy_ones():
     assert {d["reason"]["kind"] for d in w.decide()} == {"DOWN"}
 
 
-def test_a_dead_receiver_moves_no_flow():
-    w = World(8, max_moved_share=1.0)
+@pytest.mark.parametrize("routes", [True, False], ids=["traced", "not traced"])
+def test_a_dead_receiver_moves_no_flow(routes):
+    w = World(8, routes=routes, max_moved_share=1.0)
     w.decide()
     w.health("h5/eth1", "DOWN", kind="NIC")
     assert w.decide() == []
