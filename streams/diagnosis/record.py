@@ -9,8 +9,7 @@ import numpy as np
 
 from schemas.records import Alternative, ClockSync, Diagnosis, JobFlow, RankTime, Verdict
 from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case, listed
-from streams.diagnosis.job.ranks import Rank
+from streams.diagnosis.base import Candidate, Case, ranks_text
 from streams.diagnosis.model import fitted_weights
 
 MAX_TEXT: Final = 1_000
@@ -38,10 +37,6 @@ def missing_evidence(case: Case) -> list[str]:
     return lines
 
 
-def _names(ranks: list[Rank]) -> str:
-    return listed([rank.name for rank in ranks], MAX_NAMED)
-
-
 def _missing_ranks(case: Case) -> Iterator[str]:
     members, total = case.members, case.ranks.total
     if not members:
@@ -50,12 +45,12 @@ def _missing_ranks(case: Case) -> Iterator[str]:
         yield line if is_reported else "no rank of the job reports"
     silent = [rank for rank in members if not rank.reported and not rank.ended]
     if silent:
-        yield f"{_names(silent)} reports nothing in the interval"
+        yield f"{ranks_text(silent, MAX_NAMED)} reports nothing in the interval"
     if total > len(members):
         yield f"{total - len(members)} of {total} ranks are not known"
     unsynced = [rank for rank in members if rank.reported and not rank.synced]
     if unsynced:
-        yield f"clocks UNSYNCED: arrivals of {_names(unsynced)} cannot be compared"
+        yield f"clocks UNSYNCED: arrivals of {ranks_text(unsynced, MAX_NAMED)} cannot be compared"
 
 
 def _missing_events(case: Case) -> Iterator[str]:
@@ -65,7 +60,9 @@ def _missing_events(case: Case) -> Iterator[str]:
     for name, text in _LOSSES.items():
         ranks = [rank for rank in case.members if getattr(rank, name)]
         if ranks:
-            yield text.format(names=_names(ranks), count=sum(getattr(rank, name) for rank in ranks))
+            yield text.format(
+                names=ranks_text(ranks, MAX_NAMED), count=sum(getattr(rank, name) for rank in ranks)
+            )
 
 
 def _missing_network(case: Case) -> Iterator[str]:

@@ -12,13 +12,12 @@ import numpy as np
 from schemas.records import DiagnosisEvidence, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text, ms_text
-from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.base import Candidate, Case, observation, ranks_text
 from streams.diagnosis.job.arrivals import Floats
 from streams.diagnosis.job.columns import Op
 from streams.diagnosis.job.late_ranks import MIN_LATE_NS, Pause
 from streams.diagnosis.job.ranks import Rank
 from streams.diagnosis.symptoms import Symptom, Symptoms
-from streams.diagnosis.verdicts.progress import ranks_text
 from streams.runtime.units import NS_PER_S
 
 HALF: Final = 0.5

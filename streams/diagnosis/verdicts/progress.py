@@ -10,7 +10,7 @@ import numpy as np
 from schemas.records import CollectiveFunction, DiagnosisEvidence, RankCondition, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case, listed, observation
+from streams.diagnosis.base import Candidate, Case, observation, ranks_text
 from streams.diagnosis.case import Stuck
 from streams.diagnosis.job.arrivals import Bools
 from streams.diagnosis.job.columns import FUNCTIONS, Op
@@ -26,13 +26,6 @@ EQUAL_BYTES: Final = tuple(
 """Indices of the functions whose messages have the same size at all ranks."""
 TOGETHER_NS: Final = 20 * NS_PER_MS
 """Time within which deaths count as one: processes of one host die together."""
-MAX_NAMED: Final = 8
-"""Largest number of ranks that a text names."""
-
-
-def ranks_text(ranks: list[Rank]) -> str:
-    """Return the names of ranks as text."""
-    return listed([rank.name for rank in ranks], MAX_NAMED)
 
 
 def operation_text(case: Case, stuck: Stuck) -> str:

@@ -13,14 +13,13 @@ from typing import Final
 from schemas.records import DiagnosisEvidence, RankCondition, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case, observation
+from streams.diagnosis.base import Candidate, Case, observation, ranks_text
 from streams.diagnosis.case import Stuck
 from streams.diagnosis.job.ranks import Rank
 from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.diagnosis.verdicts.progress import (
     operation_text,
     pause_text,
-    ranks_text,
     reported_states,
     state_evidence,
     stop,
