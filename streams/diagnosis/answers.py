@@ -43,28 +43,26 @@ class Answers:
     """Communicator and number of the operation that the answer's cause stopped."""
     _next: Key | None = None
     _next_since_ns: int = 0
-    _passing: set[tuple[str, str]] = field(default_factory=set)
-    """NIC pairs, else verdict and subject, of the best explanation as long as it may be over in a moment."""
-    _passing_since_ns: int = 0
-    """Time since which they are."""
+    _since_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Time since which each NIC pair, else verdict and subject, has been a cause that may pass."""
 
-    def is_lasting(self, best: Candidate, ratio: float | None, end_ns: int) -> bool:
-        """Return whether the best explanation may be the answer to a job without a cause.
+    def lasting(self, verdicts: list[Candidate], ratio: float | None, end_ns: int) -> Candidate | None:
+        """Return the most probable verdict that is no matter of a moment; None if there is none.
 
         A slow flow is the least specific cause: its own cause is often known a second later. On a busy host
         programs are slow for a second. So such a cause must last for `SETTLE_NS`, a slow flow with the same
-        pair, unless the job takes `CLEAR_RATIO` of its baseline.
+        pair, unless the job has a cause or takes `CLEAR_RATIO` of its baseline.
         """
-        if not best.may_pass:
-            self._passing = set()
-            return True
-        subjects = best.pairs or {_key(best)}
-        if not self._passing & subjects:
-            self._passing, self._passing_since_ns = subjects, end_ns
-        self._passing = self._passing & subjects
+        passing = {subject for verdict in verdicts if verdict.may_pass for subject in _subjects(verdict)}
+        self._since_ns = {subject: self._since_ns.get(subject, end_ns) for subject in passing}
         has_cause = self.answer is not None and self.answer.verdict not in WITHOUT_CAUSE
         is_clear = (ratio or CLEAR_RATIO) >= CLEAR_RATIO
-        return has_cause or is_clear or end_ns - self._passing_since_ns >= SETTLE_NS
+        return next((one for one in verdicts if has_cause or is_clear or self._lasts(one, end_ns)), None)
+
+    def _lasts(self, verdict: Candidate, end_ns: int) -> bool:
+        if not verdict.may_pass:
+            return True
+        return end_ns - min(self._since_ns[subject] for subject in _subjects(verdict)) >= SETTLE_NS
 
     def settle(
         self, best: Candidate, ranked: list[Candidate], stopped: tuple[int, int] | None, end_ns: int
@@ -129,6 +127,10 @@ def _is_same_queue(best: Candidate, same: Candidate) -> bool:
     is_queue = best.verdict == same.verdict and best.verdict in QUEUED
     is_likely = same.loss_share > 0 and best.confidence < same.confidence + LEAD
     return is_queue and is_likely and bool(best.pairs & same.pairs or set(best.jobs) & set(same.jobs))
+
+
+def _subjects(verdict: Candidate) -> set[tuple[str, str]]:
+    return verdict.pairs or {_key(verdict)}
 
 
 def _key(candidate: Candidate) -> Key:

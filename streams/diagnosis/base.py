@@ -15,16 +15,8 @@ from streams.diagnosis.candidate import Candidate
 from streams.diagnosis.case import Case
 from streams.diagnosis.job.ranks import Rank
 
-__all__ = [
-    "Candidate",
-    "Case",
-    "Explanation",
-    "audit_evidence",
-    "listed",
-    "observation",
-    "ranks_text",
-    "window_evidence",
-]
+__all__ = ["Candidate", "Case"]
+"""Names of other modules that explanations import from here."""
 
 MAX_NAMED: Final = 8
 """Number of hosts, and of ranks on a host, that a text names."""

@@ -154,9 +154,8 @@ def _diagnosis(case: Case) -> Diagnosis:
 
 def _best(case: Case, ranked: list[Candidate], verdicts: list[Candidate], missing: list[str]) -> Candidate:
     """Return the answer: the most probable of `verdicts`, or one about a job without a cause."""
-    best, answers = next(iter(verdicts), None), case.job.answers
-    if best is None or not answers.is_lasting(best, case.ratio, case.end_ns):
-        best = without_cause(case, missing, ranked)
+    answers = case.job.answers
+    best = answers.lasting(verdicts, case.ratio, case.end_ns) or without_cause(case, missing, ranked)
     stopped = _longest_wait(case)[:2]
     return answers.settle(best, ranked, stopped if any(stopped) else None, case.end_ns)
 

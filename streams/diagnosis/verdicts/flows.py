@@ -20,7 +20,7 @@ from streams.diagnosis.explained import (
 )
 from streams.diagnosis.network.marks import Marks, links_of_marks, marks_of, usual_share
 from streams.diagnosis.network.outliers import common_end
-from streams.diagnosis.network.traffic import NicPair, Probes, keys_of, nics_of
+from streams.diagnosis.network.traffic import NicPair, keys_of, nics_of
 from streams.diagnosis.network.view import Links
 from streams.diagnosis.symptoms import Symptom
 
@@ -45,17 +45,17 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
     New connections are slow. So before the job's baseline is known, only a comparison with many pairs
     counts.
     """
-    if not case.outliers:
+    outliers = [
+        outlier
+        for outlier in case.outliers
+        if _is_comparable(case, outlier) and not _is_only_sent(case, outlier.pair)
+    ]
+    if not outliers:
         return
-    worst = case.outliers[0]
-    if not _is_comparable(case, worst):
-        return
+    worst = outliers[0]
     pair, probes = worst.pair, case.probes(worst.pair)
-    nic, role, _ = common_end(case, case.outliers)
-    others_ns = _usual_probe_ns(case, pair)
-    is_confirmed = _is_confirmed(case, probes, others_ns)
-    if not is_confirmed and _is_only_sent(case, pair):
-        return
+    nic, role, _ = common_end(case, outliers)
+    others_ns, is_confirmed = _usual_probe_ns(case, pair), _is_confirmed(case, pair)
     links = case.traffic.links_of(pair.flows)
     text = _slow_text(case, worst)
     evidence = [
@@ -79,7 +79,7 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
         evidence=evidence,
         is_new=not case.was_slow(worst),
         may_pass=True,
-        pairs=_slowest_pairs(case),
+        pairs=_slowest_pairs(outliers),
         symptoms={Symptom.COMMON_END: bool(nic and role), Symptom.SLOW_PROBES: is_confirmed},
     )
 
@@ -91,7 +91,8 @@ def _is_comparable(case: Case, worst: Outlier) -> bool:
 
 def _is_only_sent(case: Case, pair: NicPair) -> bool:
     """Return whether only times of sends show that a pair is slow: they last as long as MPI lets them."""
-    return pair.source == "operation" and (rtt_times_others(case, pair) or 0.0) < MIN_RTT_TIMES
+    is_sent = pair.source == "operation" and (rtt_times_others(case, pair) or 0.0) < MIN_RTT_TIMES
+    return is_sent and not _is_confirmed(case, pair)
 
 
 def _slow_text(case: Case, worst: Outlier) -> str:
@@ -104,14 +105,14 @@ def _slow_text(case: Case, worst: Outlier) -> str:
     return f"{text}; path {min(flow['source_port'] for flow in flows)}{_route_text(links)}"
 
 
-def _slowest_pairs(case: Case) -> set[tuple[str, str]]:
-    """Return the pairs that are at least half as slow as the slowest one."""
-    min_times = 0.5 * case.outliers[0].times if case.outliers else 0.0
-    return {outlier.pair.key for outlier in case.outliers if outlier.times >= min_times}
+def _slowest_pairs(outliers: list[Outlier]) -> set[tuple[str, str]]:
+    """Return the pairs that are at least half as slow as the slowest one, the first."""
+    return {outlier.pair.key for outlier in outliers if outlier.times >= 0.5 * outliers[0].times}
 
 
-def _is_confirmed(case: Case, probes: Probes | None, others_ns: float | None) -> bool:
+def _is_confirmed(case: Case, pair: NicPair) -> bool:
     """Return whether the probes of a pair are slower than those of others, too."""
+    probes, others_ns = case.probes(pair), _usual_probe_ns(case, pair)
     if probes is None or probes.worst_ns is None or others_ns is None:
         return False
     return probes.worst_ns - others_ns >= case.rules.flow_excess_us * 1e3
@@ -374,7 +375,7 @@ def _queue_loss(
     """Return the loss that a queue explains, and its begin; None if the queue was seen too late."""
     estimate = case.network_share * (queue.share if queue.is_shared else 0.3) * queued
     loss = case.network_loss(queue.begin_ns, queue.end_ns, estimate)
-    is_on_worst = queue.is_shared and not crossing.isdisjoint(_slowest_pairs(case))
+    is_on_worst = queue.is_shared and not crossing.isdisjoint(_slowest_pairs(case.outliers))
     if not loss and is_on_worst and not case.was_fast_during(queue.begin_ns):
         return case.network_loss(None, queue.end_ns, 0.0), None
     return loss, queue.begin_ns

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,21 +23,24 @@ from streams.runtime.units import NS_PER_S
 HALF: Final = 0.5
 """Share from which on one part of a rank's lateness counts as its reason."""
 SOME: Final = 0.2
-"""Share of a host's lateness from which on a rank is named with the host."""
+"""Part of the share of a host's worst rank from which on another rank is named with it."""
 
 
-def _host_of_share(case: Case, shares: Floats, total: float) -> tuple[list[int], list[Rank], float]:
-    """Return the positions of the ranks of the host with the greatest sum of shares, the ranks, and that sum.
+def _host_of_share(
+    case: Case, shares: Floats, total: float, of_ranks: Callable[[Floats], Any] = np.sum
+) -> tuple[list[int], list[Rank], float]:
+    """Return the positions of the ranks of the host with the greatest share, the ranks, and that share.
 
-    No ranks are returned if the sum is less than `last_share` of `total`.
+    `of_ranks` gives the share of a host from those of its ranks: by default the sum. No ranks are returned if
+    it is less than `last_share` of `total`.
     """
     by_host: dict[str, list[int]] = defaultdict(list)
     for at, rank in enumerate(case.members):
         by_host[rank.host].append(at)
-    places = max(by_host.values(), key=lambda of_host: float(shares[of_host].sum()), default=[])
-    lost = float(shares[places].sum())
+    places = max(by_host.values(), key=lambda of_host: float(of_ranks(shares[of_host])), default=[])
+    lost = float(of_ranks(shares[places])) if places else 0.0
     is_enough = lost > 0 and lost >= case.rules.last_share * total
-    places = [at for at in places if is_enough and shares[at] >= SOME * lost]
+    places = [at for at in places if is_enough and shares[at] >= SOME * shares[places].max()]
     return places, [case.members[at] for at in places], lost
 
 
@@ -101,12 +104,12 @@ def _stopped(case: Case) -> Candidate | None:
     """Return a straggler that is stopped and goes on, also within operations, where no rank is late."""
     shares = np.array([rank.stopped_share for rank in case.members])
     _, ranks, _ = _host_of_share(case, shares, float(shares.sum()))
-    if not ranks:
+    stopped = float(shares.max(initial=0.0))
+    if not ranks or stopped < case.rules.min_loss_share:
         return None
-    stopped = float(shares.max())
     stops = "of the samples by a signal, a debugger or its cgroup"
     text = f"{ranks_text(ranks)} is stopped in {stopped:.0%} {stops}"
-    lost = max(case.loss_share, case.network_excess or 0.0)
+    lost = min(stopped, max(case.loss_share, case.network_excess or 0.0))
     evidence = observation(COLLECTIVES.name, ranks[0].name, "stopped_share", stopped, 0.0, text)
     return _straggler(ranks, {Symptom.OWN_TIME: True}, lost, text, [evidence])
 
@@ -122,7 +125,7 @@ def _computes_longer(case: Case) -> Candidate | None:
         return None
     before_ns = np.array(before, np.float64)
     excess = (own_ns - before_ns) * times.operations / np.maximum(times.observed, 1.0)
-    places, ranks, lost = _host_of_share(case, excess, case.loss_share)
+    places, ranks, lost = _host_of_share(case, excess, case.loss_share, np.max)
     others = np.delete(excess, places)
     if not ranks or float(np.median(others) if len(others) else 0.0) > HALF * excess[places].max():
         return None

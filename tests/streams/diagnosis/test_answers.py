@@ -106,11 +106,14 @@ def test_a_slow_flow_of_a_moment_is_not_named() -> None:
     slow = replace(queued(Verdict.SLOW_FLOW, "h1/n0 to h2/n0"), may_pass=True)
     answers = Answers()
     answers.settle(HEALTHY, [], None, 0)
-    lasting = [answers.is_lasting(slow, 1.2, at * S) for at in range(1, 6)]
-    assert lasting == [False, False, False, True, True]
-    assert answers.is_lasting(STRAGGLER, 1.2, 6 * S), "a cause of its own is named at once"
-    assert not answers.is_lasting(slow, 1.2, 7 * S)
-    assert answers.is_lasting(slow, 1.6, 8 * S), "the job is clearly slow"
+    lasting = [answers.lasting([slow], 1.2, at * S) for at in range(1, 6)]
+    assert lasting == [None, None, None, slow, slow]
+    assert answers.lasting([STRAGGLER], 1.2, 6 * S) is STRAGGLER, "a cause of its own is named at once"
+    assert answers.lasting([slow], 1.2, 7 * S) is None
+    assert answers.lasting([slow, STRAGGLER], 1.2, 8 * S) is STRAGGLER
+    assert answers.lasting([slow], 1.6, 9 * S) is slow, "the job is clearly slow"
+    assert answers.lasting([], 1.2, 10 * S) is None
+    assert answers.lasting([slow], 1.2, 300 * S) is None, "it was over meanwhile"
 
 
 def test_slow_flows_of_a_moment_each_are_not_named() -> None:
@@ -118,22 +121,32 @@ def test_slow_flows_of_a_moment_each_are_not_named() -> None:
     answers.settle(HEALTHY, [], None, 0)
     slow = replace(queued(Verdict.SLOW_FLOW, ""), may_pass=True)
     flows = [replace(slow, pairs={(f"h{at}/n0", "h9/n0")}) for at in range(1, 30)]
-    assert not any(answers.is_lasting(flow, 1.2, at * S) for at, flow in enumerate(flows))
+    assert not any(answers.lasting([flow], 1.2, at * S) for at, flow in enumerate(flows))
 
 
 def test_a_straggler_of_messages_must_last() -> None:
     answers = Answers()
     answers.settle(HEALTHY, [], None, 0)
     late = replace(STRAGGLER, may_pass=True)
-    assert [answers.is_lasting(late, 1.2, at * S) for at in range(1, 5)] == [False, False, False, True]
+    assert [answers.lasting([late], 1.2, at * S) for at in range(1, 5)] == [None, None, None, late]
     other = replace(late, subject="h4")
-    assert not answers.is_lasting(other, 1.2, 5 * S)
+    assert answers.lasting([other], 1.2, 5 * S) is None
+
+
+def test_a_cause_lasts_also_while_another_one_leads_for_a_moment() -> None:
+    answers = Answers()
+    answers.settle(HEALTHY, [], None, 0)
+    late = replace(STRAGGLER, may_pass=True)
+    slow = replace(queued(Verdict.SLOW_FLOW, "h1/n0 to h2/n0"), may_pass=True)
+    offered = [[late], [slow, late], [late, slow], [slow, late]]
+    assert [answers.lasting(verdicts, 1.2, at * S) for at, verdicts in enumerate(offered)][-1] is late
 
 
 def test_a_slow_flow_that_follows_a_cause_settles_as_others_do() -> None:
     answers = Answers()
     answers.settle(STRAGGLER, [STRAGGLER], None, 0)
-    assert answers.is_lasting(candidate(Verdict.SLOW_FLOW, "x"), 1.2, S)
+    slow = replace(candidate(Verdict.SLOW_FLOW, "x"), may_pass=True)
+    assert answers.lasting([slow], 1.2, S) is slow
 
 
 def test_a_cause_is_kept_while_the_operation_that_it_stopped_still_runs() -> None:

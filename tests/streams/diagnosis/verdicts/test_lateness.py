@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
 import pytest
 
-from schemas.records import LinkState, Verdict
+from schemas.records import Diagnosis, LinkState, Verdict
+from streams.diagnosis.case import Case
+from streams.diagnosis.rules import DiagnosisRules
+from streams.diagnosis.verdicts.lateness import _host_of_share
 from tests.streams.diagnosis.scenario import MS, Job, Pipeline, World, route, slow
 
 
@@ -108,7 +115,8 @@ def test_a_pipeline_that_all_ranks_or_the_network_slow_down_has_no_straggler(
     assert world.step()["verdict"] != Verdict.STRAGGLER
 
 
-def test_a_rank_that_is_stopped_within_operations_is_a_straggler() -> None:
+def stopped(share: float) -> Diagnosis:
+    """Return the answer about a job that takes twice its baseline while rank 3 is stopped for a share."""
     world = World(Job(queue_pairs=False))
     world.learn()
     slow(world, 2.0)
@@ -119,8 +127,26 @@ def test_a_rank_that_is_stopped_within_operations_is_a_straggler() -> None:
         "cpu_ns": 0,
         "io_bytes": None,
         "disk_share": 0.0,
-        "stopped_share": 0.5,
+        "stopped_share": share,
     }
-    found = world.diagnose(batches, begin_ns, world.job.at_ns)
+    return world.diagnose(batches, begin_ns, world.job.at_ns)
+
+
+def test_a_rank_that_is_stopped_within_operations_is_a_straggler() -> None:
+    found = stopped(0.5)
     assert (found["verdict"], found["ranks"], found["blames_network"]) == (Verdict.STRAGGLER, [3], False)
     assert "stopped in 50% of the samples" in found["text"]
+
+
+def test_a_stop_that_is_too_short_for_the_loss_is_no_straggler() -> None:
+    assert stopped(0.01)["verdict"] != Verdict.STRAGGLER, "somebody attached a debugger for a moment"
+
+
+@pytest.mark.parametrize("per_host", [1, 4, 8])
+@pytest.mark.parametrize("of_ranks", [np.sum, np.max])
+def test_a_host_is_named_however_many_of_its_ranks_are_slow(per_host: int, of_ranks: Any) -> None:
+    ranks = [SimpleNamespace(number=number, host=f"h{number // per_host}") for number in range(16)]
+    case = cast(Case, SimpleNamespace(members=ranks, rules=DiagnosisRules()))
+    shares = np.array([0.3 if rank.host == "h0" else 0.01 for rank in ranks])
+    places, _, _ = _host_of_share(case, shares, 0.5, of_ranks)
+    assert places == list(range(per_host))
