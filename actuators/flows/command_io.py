@@ -17,7 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -73,8 +72,12 @@ _DECISION_BYTES: Final = 32_768
 """Size of a message above which it cannot be a valid decision."""
 _CHECK_S: Final = 1.0
 """Time between two checks of whether the rows of the topic of schemas have all arrived."""
+_CHECK_AGAIN_S: Final = 5.0
+"""Time after a check that the log did not answer: a check holds up the thread for some seconds."""
+_SCHEMAS_S: Final = 3.0
+"""Longest time for which the actuator waits for the end of the topic of schemas after that of config."""
 _WHOLE: Final = (CONFIG.name, SCHEMAS.name)
-"""Topics that are read whole before the actuator acts, and never paused."""
+"""Topics that are read before the actuator acts, and never paused."""
 
 
 @dataclass(slots=True)
@@ -111,8 +114,8 @@ class Offsets:
 class CommandItem:
     """An item for the acting thread.
 
-    `kind` is the short name of a message's topic, `ready` once config and schemas are read whole, or
-    `published` for a report that the log has stored.
+    `kind` is the short name of a message's topic, `ready` once config is read whole, and schemas
+    unless they take longer, or `published` for a report that the log has stored.
     """
 
     kind: str
@@ -174,11 +177,15 @@ class CommandIO:
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._offsets: dict[Place, Offsets] = {}
         self._is_ready = False
+        self._ready_by_s = math.inf
+        """Monotonic time up to which readiness waits for schemas; infinite until config is read whole."""
         self._assign_s = 0.0
         """Monotonic time of the next attempt to assign missing topics; infinite once none is missing."""
         self._asked_s = self._answered_s = -math.inf
         """Monotonic time of the newest message whose schema has not arrived, and of the newest one for which
         it was checked whether it is on the topic."""
+        self._schemas_end: OffsetReader | None = None
+        """Reads the end of the topic of schemas; made for the first check."""
         self._check_s = 0.0
         self._schemas_next = 0
         """Offset after the last row of the topic of schemas that has arrived."""
@@ -212,7 +219,10 @@ class CommandIO:
         return queued
 
     def check_schemas(self, at_s: float) -> None:
-        """Give an item `schemas` once all schemas that the log held at this monotonic time have arrived."""
+        """Give an item `schemas` once all schemas that the log held at this monotonic time have arrived.
+
+        Minus infinity ends the checks.
+        """
         self._asked_s = at_s
 
     def report(self, record: ActionReport, done: Callable[[], None]) -> None:
@@ -299,17 +309,28 @@ class CommandIO:
                 self._pause()
                 for message in self._reader.poll(_POLL_S, _BATCH, at_once=True):
                     self._take(message)
-                if not self._is_ready and not any(name in _WHOLE for name, _ in self._reader.behind):
-                    self._is_ready = True
-                    self._give(CommandItem("ready"))
                 now_s = time.monotonic()
+                if not self._is_ready:
+                    self._check_ready(now_s)
                 if self._asked_s > self._answered_s and now_s >= self._check_s:
-                    self._check_schemas(now_s)
+                    self._check_schemas()
                 if now_s - commit_s >= _COMMIT_S:
                     commit_s = now_s
                     self._commit()
             except LogUnavailable as error:
                 self._warn(str(error))
+        if self._schemas_end is not None:
+            self._schemas_end.close()
+
+    def _check_ready(self, now_s: float) -> None:
+        """Give `ready` once config is read whole, and schemas too or they have taken too long."""
+        behind = {name for name, _ in self._reader.behind}
+        if CONFIG.name in behind:
+            return
+        self._ready_by_s = min(self._ready_by_s, now_s + _SCHEMAS_S)
+        if SCHEMAS.name not in behind or now_s >= self._ready_by_s:
+            self._is_ready = True
+            self._give(CommandItem("ready"))
 
     def _pause(self) -> None:
         """Pause all partitions except those of config and schemas while the queue is long."""
@@ -340,14 +361,19 @@ class CommandIO:
                 }
             self.assigned = True
 
-    def _check_schemas(self, now_s: float) -> None:
+    def _check_schemas(self) -> None:
         """Give an item if no schema for which the acting thread waits is still to come."""
-        self._check_s, asked_s = now_s + _CHECK_S, self._asked_s
-        with closing(OffsetReader(self._cluster, [SCHEMAS], self._group)) as reader:
-            try:
-                ends = list(reader.ends().values())
-            except TopicMissing:
-                ends = [0]
+        asked_s = self._asked_s
+        if self._schemas_end is None:
+            self._schemas_end = OffsetReader(self._cluster, [SCHEMAS], self._group)
+        try:
+            ends = list(self._schemas_end.ends().values())
+        except TopicMissing:
+            ends = [0]
+        except LogUnavailable as error:  # commits go on
+            self._warn(str(error))
+            ends = []
+        self._check_s = time.monotonic() + (_CHECK_S if ends else _CHECK_AGAIN_S)
         if ends and self._schemas_next >= max(ends):
             self._answered_s = asked_s
             self._give(CommandItem("schemas", whole_at_s=asked_s))

@@ -4,12 +4,16 @@ The schema is in the log before the first message that needs it, but a consumer 
 the message cannot be read, nor the time at which it expires. It is processed as usual once the schema has
 arrived: the applier refuses a decision that has expired meanwhile, or that a newer one of its flow excludes.
 A message is refused once all rows of the topic have arrived without its schema.
+
+Of config and fallbacks only the newest message of a key waits. Config, which can stop all actions, waits
+beyond all limits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +27,9 @@ from schemas.topics import SCHEMAS
 MAX_WAIT_S: Final = 60.0
 """Longest wait for a schema while the log does not answer. Decisions of the policy expire after seconds."""
 MAX_MESSAGES: Final = 1000
-"""Messages that may wait; with decisions of the largest size they take 32 MB."""
+MAX_BYTES: Final = 32 << 20
+"""Limits of the messages that wait: their number, and the sum of their values' sizes."""
+_CONFIG: Final = "config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +40,18 @@ class _Waiting:
     message: Message
     since_s: float
 
+    @property
+    def size_bytes(self) -> int:
+        """Size of the message's value, bytes."""
+        return len(self.message.value or b"")
+
 
 class Refusals(Protocol):
     """The part of the command I/O that serves messages which wait."""
 
     def check_schemas(self, at_s: float) -> None:
-        """Cause a `retry` once all schemas that the log held at this monotonic time have arrived."""
+        """Cause a `retry` once all schemas that the log held at this monotonic time have arrived; minus
+        infinity: nothing waits."""
 
     def reject(self, message: Message, bad: codec.BadRecord) -> None:
         """Publish a `Reject` for a message that could not be used."""
@@ -63,6 +75,8 @@ class PendingMessages:
         self._waiting: dict[int, _Waiting] = {}
         """The messages in the order of their arrival, by a running number."""
         self._numbers = itertools.count()
+        self._bytes = 0
+        """Sum of the sizes of the messages."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -72,19 +86,26 @@ class PendingMessages:
         try:
             self._handlers[kind](message)
         except SchemaUnread as unread:
-            if len(self._waiting) < MAX_MESSAGES:
-                waiting = _Waiting(kind, message, self._now_s())
-                self._waiting[next(self._numbers)] = waiting
-                self._command_io.check_schemas(waiting.since_s)
-            else:
-                self._refuse(message, f"{unread}, and {MAX_MESSAGES} messages wait already")
+            if kind != "decision":
+                self.supersede(message)
+            waiting = _Waiting(kind, message, self._now_s())
+            is_full = len(self._waiting) >= MAX_MESSAGES or self._bytes + waiting.size_bytes > MAX_BYTES
+            if is_full and kind != _CONFIG:
+                self._refuse(message, f"{unread}, and too many messages wait already")
+                return
+            self._waiting[next(self._numbers)] = waiting
+            self._bytes += waiting.size_bytes
+            self._command_io.check_schemas(waiting.since_s)
 
     def supersede(self, message: Message) -> None:
-        """Drop the older messages with the topic and key of `message`, because only the newest one counts."""
+        """Drop the older messages with the topic and key of `message`, because only the newest one counts.
+
+        Config and fallbacks are read from their beginning, so no offset is to be done.
+        """
         for number, waiting in list(self._waiting.items()):
             older = waiting.message
             if (older.place, older.key) == (message.place, message.key) and older.offset < message.offset:
-                del self._waiting[number]
+                self._end(number)
 
     def retry(self, whole_at_s: float) -> None:
         """Process the messages again, and refuse those whose schema was not on the topic at `whole_at_s`."""
@@ -93,20 +114,28 @@ class PendingMessages:
                 continue
             with contextlib.suppress(SchemaUnread):
                 self._handlers[waiting.kind](waiting.message)
-                del self._waiting[number]
+                self._end(number)
         self._refuse_until(whole_at_s, f"its schema is not on {SCHEMAS.name}")
 
     def refuse_late(self) -> None:
-        """Refuse the messages that have waited too long."""
-        self._refuse_until(self._now_s() - MAX_WAIT_S, f"its schema has not arrived within {MAX_WAIT_S:g} s")
+        """Refuse the messages other than config that have waited too long."""
+        text = f"its schema has not arrived within {MAX_WAIT_S:g} s"
+        self._refuse_until(self._now_s() - MAX_WAIT_S, text, _CONFIG)
 
-    def _refuse_until(self, at_s: float, text: str) -> None:
-        """Refuse the messages whose wait began at this time or before."""
+    def _refuse_until(self, at_s: float, text: str, except_kind: str = "") -> None:
+        """Refuse the messages of all kinds but one whose wait began at this time or before."""
         for number, waiting in list(self._waiting.items()):
             if waiting.since_s > at_s:
                 return
-            del self._waiting[number]
-            self._refuse(waiting.message, text)
+            if waiting.kind != except_kind:
+                self._end(number)
+                self._refuse(waiting.message, text)
+
+    def _end(self, number: int) -> None:
+        """End the wait of a message."""
+        self._bytes -= self._waiting.pop(number).size_bytes
+        if not self._waiting:
+            self._command_io.check_schemas(-math.inf)
 
     def _refuse(self, message: Message, text: str) -> None:
         self._command_io.reject(message, codec.BadRecord("UNKNOWN_SCHEMA", text))

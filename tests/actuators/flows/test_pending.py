@@ -22,7 +22,7 @@ class Desk:
         self.processed: list[int] = []
         self.refused: list[tuple[int, str]] = []
         self.checks: list[float] = []
-        handlers = {"decision": self._process, "config": self._take_config}
+        handlers = {"decision": self._process, "fallbacks": self._process, "config": self._take_config}
         self.pending = PendingMessages(handlers, self, lambda: self.now_s)
 
     def _process(self, message: Message) -> None:
@@ -87,6 +87,7 @@ def test_a_message_is_refused_once_all_schemas_have_arrived_without_its_own() ->
     desk.schemas.add(b"a")
     desk.pending.retry(101.0)
     assert (desk.refused[1:], desk.processed, len(desk.pending)) == ([(1, "UNKNOWN_SCHEMA")], [2], 0)
+    assert desk.checks[3:] == [-math.inf], "nothing waits"
 
 
 def test_the_number_of_waiting_messages_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +96,44 @@ def test_the_number_of_waiting_messages_is_limited(monkeypatch: pytest.MonkeyPat
     for offset in range(3):
         desk.put(offset, b"made up")
     assert (desk.refused, len(desk.pending)) == ([(2, "UNKNOWN_SCHEMA")], 2)
+
+
+def test_the_bytes_of_waiting_messages_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "MAX_BYTES", 8)
+    desk = Desk()
+    for offset in range(3):
+        desk.put(offset, b"four")
+    assert (desk.refused, len(desk.pending)) == ([(2, "UNKNOWN_SCHEMA")], 2)
+    desk.schemas.add(b"four")
+    desk.pending.retry(-math.inf)
+    desk.put(3, b"eight by")
+    assert (desk.processed, len(desk.pending)) == ([0, 1], 1), "the former ones no longer count"
+
+
+def test_only_the_newest_fallbacks_of_a_host_wait() -> None:
+    desk = Desk()
+    for offset, host in enumerate(("h1", "h2", "h1")):
+        desk.put(offset, b"a", "fallbacks", host)
+    assert len(desk.pending) == 2
+    desk.schemas.add(b"a")
+    desk.pending.retry(-math.inf)
+    assert (desk.processed, desk.refused) == ([1, 2], [])
+
+
+@pytest.mark.parametrize("limit", ["MAX_MESSAGES", "MAX_BYTES"])
+def test_a_config_waits_beyond_all_limits(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """A config can stop all actions."""
+    monkeypatch.setattr(pending, limit, 1)
+    desk = Desk()
+    desk.put(0, b"a")
+    desk.put(7, b"b", "config", "*")
+    desk.now_s += 2 * MAX_WAIT_S
+    desk.put(1, b"a")
+    desk.pending.refuse_late()
+    assert {offset for offset, _ in desk.refused} == {0, 1}
+    desk.schemas.add(b"b")
+    desk.pending.retry(-math.inf)
+    assert (desk.processed, len(desk.pending)) == ([7], 0)
 
 
 def test_a_waiting_config_is_dropped_once_a_newer_one_of_its_key_counts() -> None:
