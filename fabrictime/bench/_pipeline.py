@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from fabrictime.bench._machine import peak_mb
-from fabrictime.bench._waiting import end_child, wait_for
+from fabrictime.bench._waiting import end_child, wait_until
 
 
 class Service:
@@ -123,7 +123,7 @@ def embedded_log_service(folder: Path, **settings: Any) -> Iterator[tuple[str, S
     """Run the embedded log with further `settings`; yield its address and its service."""
     settings = {"directory": str(folder / "log"), "port": 0, "min_free_bytes": 0, **settings}
     with service("fabrictime.log", settings, folder) as log:
-        wait_for(lambda: log.status, 5, poll_s=0.01)
+        wait_until(lambda: log.status, 20, "embedded log", poll_s=0.01)
         yield log.status.removeprefix("listening on ").strip(), log
 
 

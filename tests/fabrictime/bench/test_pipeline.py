@@ -1,8 +1,13 @@
 """Services of benches: ready, failed with their output, and gone with their context."""
 
+from contextlib import nullcontext
+from itertools import count
+from types import SimpleNamespace
+
 import pytest
 
-from fabrictime.bench._pipeline import Service, service
+from fabrictime.bench import _pipeline, _waiting
+from fabrictime.bench._pipeline import Service, embedded_log_service, service
 
 
 @pytest.fixture
@@ -41,3 +46,11 @@ def test_a_service_that_ends_is_reported_with_its_output(module, tmp_path):
     with pytest.raises(RuntimeError, match="exit code 1: no such topic"):
         started.wait_ready()
     assert started.stop() == 1
+
+
+def test_an_embedded_log_that_states_no_address_is_named(tmp_path, monkeypatch):
+    clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda wait_s: None)
+    monkeypatch.setattr(_waiting, "time", clock)
+    monkeypatch.setattr(_pipeline, "service", lambda *_: nullcontext(SimpleNamespace(status="")))
+    with pytest.raises(TimeoutError, match="embedded log: not within 20 s"), embedded_log_service(tmp_path):
+        pass

@@ -71,6 +71,44 @@ def test_a_unit_starts_the_installed_command_as_the_user_that_the_package_makes(
     assert re.search(rf"useradd .*\n.* {values['User']}$", package.text("postinst"), re.MULTILINE)
 
 
+@pytest.mark.parametrize("others", [set(), {SERVICES.settings, "signing.key"}], ids=["alone", "others"])
+def test_a_purge_of_the_agent_leaves_files_of_others(tmp_path, others):
+    folder, commands = tmp_path / "etc", tmp_path / "bin"
+    folder.mkdir()
+    for name in {"fabrictime.toml", "fleet.toml", "probe.key"} | others:
+        (folder / name).touch()
+    commands.mkdir()
+    for name in ("systemctl", "getent"):
+        (commands / name).symlink_to("/bin/false")
+    text = AGENT.text("postrm").replace("/etc/fabrictime", str(folder))
+    text = text.replace("/var/lib/fabrictime", str(tmp_path / "data"))
+    environment = {"PATH": f"{commands}:/usr/bin:/bin"}
+    subprocess.run(["sh", "-c", text, "postrm", "purge"], env=environment, check=True)
+    assert {file.name for file in folder.glob("*")} == others
+    assert folder.exists() == bool(others)
+
+
+def test_an_installation_ends_well_if_a_service_does_not_start_again(tmp_path):
+    for name in ("getent", "install"):
+        (tmp_path / name).symlink_to("/bin/true")
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text('#!/bin/sh\n[ "$1" != try-restart ]\n')
+    systemctl.chmod(0o755)
+    text = SERVICES.text("postinst").replace("/run/systemd/system", str(tmp_path))
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    command = ["sh", "-c", text, "postinst", "configure"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "a service did not start again" in done.stdout
+
+
+def test_services_start_again_after_any_failure_but_not_at_once():
+    """`fabrictime up` ends with 2 for full disks and late addresses, too."""
+    for name, _ in SERVICES.files:
+        values = dict(entries_of(SERVICES.text(name)))
+        assert "RestartPreventExitStatus" not in values
+        assert (values["Restart"], values["RestartSec"]) == ("on-failure", "30")
+
+
 def test_the_template_names_services_that_exist():
     description = SERVICES.text("fabrictime-service@.service").partition("[Unit]")[0]
     [name] = re.findall(r"such as fabrictime-service@(\w+)", description)
