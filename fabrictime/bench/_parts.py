@@ -29,30 +29,30 @@ def targets_of(parts: Parts) -> dict[str, Target]:
 
 def measure_parts(
     bench: str,
-    parts: Mapping[str, Collection[str]],
+    figures_of: Mapping[str, Collection[str]],
     progress: Progress,
     quick: bool = False,
-    selected: Sequence[str] = (),
+    parts: Sequence[str] = (),
 ) -> dict[str, Value]:
-    """Measure the `selected` parts, or all if it is empty, one by one in the bench's order; return figures.
+    """Measure `parts`, or all if it is empty, one by one in the bench's order; return figures.
 
     All figures of a part that raises are missing, with the error as their reason. CannotRun is no failure.
     """
     from fabrictime.bench._fabric import CannotRun
 
     figures: dict[str, Value] = {}
-    for part in parts:
-        if not selected or part in selected:
-            figures.update(dict.fromkeys(parts[part], Missing(f"{part} did not measure it")))
+    for part in figures_of:
+        if not parts or part in parts:
+            figures.update(dict.fromkeys(figures_of[part], Missing(f"{part} did not measure it")))
             try:
                 measure = import_module(f"{__package__}.{bench}.{part}").measure
                 figures.update(measure(progress, quick))
             except CannotRun as reason:
-                figures.update(dict.fromkeys(parts[part], Missing(str(reason))))
+                figures.update(dict.fromkeys(figures_of[part], Missing(str(reason))))
             except Exception as error:  # noqa: BLE001  # what other parts took half an hour for is not lost
                 why = f"{part} failed: {type(error).__name__}: {error}".splitlines()[0]
                 progress("".join(traceback.format_exception(error)) + why)
-                figures.update(dict.fromkeys(parts[part], Missing(why)))
+                figures.update(dict.fromkeys(figures_of[part], Missing(why)))
     return figures
 
 

@@ -174,6 +174,7 @@ def test_search_by_keyboard_opens_an_object(
     until("the fleet", lambda: "leaf1" in browser.text("health-sentence"))
     press(browser, "/", "leaf1")
     until("the switch", lambda: browser.text("search-results").startswith("switches\nleaf1"))
+    until("no other switch", lambda: "leaf2" not in browser.text("search-results"))
     press(browser, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
     row = "return document.querySelector('[data-testid=search-results] [aria-selected=true]').innerText"
     assert "leaf1:swp3 ⇄ spine1:swp1" in browser.js(row)
