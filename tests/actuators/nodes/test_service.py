@@ -110,8 +110,8 @@ def test_kills_at_drawn_moments_lose_no_drain_and_repeat_none(fleet):
     try:
         service.wait_ready()
         wait_until(lambda: fleet.repairs() == expected, name="all repairs")
+        wait_until(lambda: fleet.applied() == sorted(expected), name="all reports")
         assert fleet.drained() == set(NODES[:4])
-        assert fleet.applied() == sorted(expected)
         assert [fleet.slurm.updates(node) - before[node] for node in NODES] == [1] * 4 + [0] * 4
     finally:
         assert service.stop() == 0
