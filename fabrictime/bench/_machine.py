@@ -82,7 +82,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback at which nobody listens."""
+    """Return ports of loopback that no socket listens at."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for bound in sockets:

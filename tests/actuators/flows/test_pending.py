@@ -90,16 +90,11 @@ def test_a_message_is_refused_once_all_schemas_have_arrived_without_its_own() ->
     assert desk.checks[3:] == [-math.inf], "nothing waits"
 
 
-def test_the_number_of_waiting_messages_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "MAX_MESSAGES", 2)
-    desk = Desk()
-    for offset in range(3):
-        desk.put(offset, b"made up")
-    assert (desk.refused, len(desk.pending)) == ([(2, "UNKNOWN_SCHEMA")], 2)
-
-
-def test_the_bytes_of_waiting_messages_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "MAX_BYTES", 8)
+@pytest.mark.parametrize(("limit", "value"), [("MAX_MESSAGES", 2), ("MAX_BYTES", 8)])
+def test_number_and_bytes_of_waiting_messages_are_limited(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(pending, limit, value)
     desk = Desk()
     for offset in range(3):
         desk.put(offset, b"four")

@@ -29,22 +29,24 @@ def test_records_are_valid_whole_and_add_up(kind):
 
 
 def test_ranks_that_exchange_messages_report_each_at_both_ends():
-    found = batches(job_run(kind="exchange"), 1.5)
+    records_by_rank = batches(job_run(kind="exchange"), 1.5)
     sends, receives = (
         {
-            (rank, each["peer"], each["seq"])
-            for rank, records in found.items()
+            (rank, operation["peer"], operation["seq"])
+            for rank, records in records_by_rank.items()
             for record in records
-            for each in record["operations"]
-            if each["function"] == function
+            for operation in record["operations"]
+            if operation["function"] == function
         }
         for function in ("SEND", "RECEIVE")
     )
-    known = {(rank, peer, seq) for peer, rank, seq in receives}
-    assert len(sends & known) >= 0.9 * len(sends | known) > 100
+    expected_sends = {(rank, peer, seq) for peer, rank, seq in receives}
+    assert len(sends & expected_sends) >= 0.9 * len(sends | expected_sends) > 100
     assert {(peer - rank) % 8 for rank, peer, _ in sends} == {1}
     assert not any(
-        record["transfers"] or record["queue_pairs"] for records in found.values() for record in records
+        record["transfers"] or record["queue_pairs"]
+        for records in records_by_rank.values()
+        for record in records
     )
 
 

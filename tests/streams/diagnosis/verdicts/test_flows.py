@@ -411,8 +411,8 @@ def test_sends_of_messages_that_take_longer_are_a_slow_flow_only_with_slow_probe
         world.job.send = lambda rank, at: 9.0 * MS if rank == 2 else 0.01 * MS
         world.probe_us = lambda source, target, us=probe_us: us if source == 2 else 5.0
         world.step()
-        found = world.step()
-        assert (found["verdict"], found["blames_network"]) == (verdict, probe_us > 100)
+        diagnosis = world.step()
+        assert (diagnosis["verdict"], diagnosis["blames_network"]) == (verdict, probe_us > 100)
 
 
 def test_sends_of_a_pair_that_took_longer_since_the_begin_cost_nothing() -> None:

@@ -104,10 +104,10 @@ def test_a_pause_storm_of_40_ms_explains_nothing() -> None:
     last, begin_ns = route(3, 4, 1)[-1], world.job.at_ns
     kind, closed_ns = ContentionKind.PAUSE_STORM, begin_ns + 40 * MS
     world.contend(last, begin_ns, other=None, own=3, kind=kind, closed_ns=closed_ns)
-    found = world.step()
+    diagnosis = world.step()
     assert Verdict.PAUSE_STORM not in {
-        found["verdict"],
-        *(other["verdict"] for other in found["alternatives"]),
+        diagnosis["verdict"],
+        *(other["verdict"] for other in diagnosis["alternatives"]),
     }
 
 

@@ -96,9 +96,13 @@ def test_a_straggler_is_named_in_a_pipeline_of_messages_where_only_its_neighbour
     assert world.learn()["verdict"] == Verdict.HEALTHY
     world.job.compute = lambda rank, at: 20.0 * MS if rank == 3 else 8.0 * MS
     world.step()
-    found = world.step()
-    assert (found["verdict"], found["ranks"], found["blames_network"]) == (Verdict.STRAGGLER, [3], False)
-    assert "outside of operations for each of them, 4.00 ms before" in found["text"]
+    diagnosis = world.step()
+    assert (diagnosis["verdict"], diagnosis["ranks"], diagnosis["blames_network"]) == (
+        Verdict.STRAGGLER,
+        [3],
+        False,
+    )
+    assert "outside of operations for each of them, 4.00 ms before" in diagnosis["text"]
 
 
 @pytest.mark.parametrize(
@@ -133,9 +137,13 @@ def stopped(share: float) -> Diagnosis:
 
 
 def test_a_rank_that_is_stopped_within_operations_is_a_straggler() -> None:
-    found = stopped(0.5)
-    assert (found["verdict"], found["ranks"], found["blames_network"]) == (Verdict.STRAGGLER, [3], False)
-    assert "stopped in 50% of the samples" in found["text"]
+    diagnosis = stopped(0.5)
+    assert (diagnosis["verdict"], diagnosis["ranks"], diagnosis["blames_network"]) == (
+        Verdict.STRAGGLER,
+        [3],
+        False,
+    )
+    assert "stopped in 50% of the samples" in diagnosis["text"]
 
 
 def test_a_stop_that_is_too_short_for_the_loss_is_no_straggler() -> None:
