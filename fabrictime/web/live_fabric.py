@@ -20,12 +20,14 @@ from fabrictime.state.freshness import HistoryAge
 from fabrictime.state.health import Overview, overview
 from fabrictime.state.search_index import SearchIndex
 from fabrictime.web.tabs.fabric import frames
-from fabrictime.web.tabs.fabric.frames import DrawnPlan, Summary
+from fabrictime.web.tabs.fabric.frames import DrawnPlan, LinkMetric, Summary
 
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 0.1
-"""Shortest interval between two notifications, s."""
+"""Shortest interval between two notifications of verdicts, s."""
+FIGURES_PERIOD_S: Final = 0.5
+"""Shortest interval from a notification to one of figures alone, s: faster ones cannot be read."""
 VERDICTS: Final[frozenset[Part]] = frozenset({"health", "contention", "alerts"})
 """Parts whose change is passed on at once, unless one of them changed within the last `PERIOD_S`. Queues and
 paths change many times a second: passing on each change would keep the tabs busy with figures that are too
@@ -72,6 +74,7 @@ class LiveFabric:
         self._notified_s = self._verdicts_s = float("-inf")
         self._next_plan_s = 0.0
         self._links_frame: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._deepest: dict[LinkMetric, tuple[tuple[Any, ...], list[dict[str, Any]]]] = {}
         self._summary: tuple[tuple[Any, ...], Summary] | None = None
         self._next_overview_s = 0.0
         self._overview: tuple[tuple[Any, ...], Overview] | None = None
@@ -130,6 +133,14 @@ class LiveFabric:
             self._links_frame = (key, frame)
         return self._links_frame[1]
 
+    def deepest_rows(self, metric: LinkMetric) -> list[dict[str, Any]]:
+        """Return the rows of the deepest queues or busiest links, one list for all tabs."""
+        key = (self.plan_number, self.state.versions["queues"])
+        if metric not in self._deepest or self._deepest[metric][0] != key:
+            with self.state.lock:
+                self._deepest[metric] = key, frames.deepest_rows(self.state, self.drawn, metric)
+        return self._deepest[metric][1]
+
     def summary(self) -> Summary:
         """Return the header's figures, computed once for all tabs."""
         versions = self.state.versions
@@ -160,8 +171,10 @@ class LiveFabric:
         loop = self._loop
         if loop is None:
             return
-        last_s = self._verdicts_s if self._parts & VERDICTS else self._notified_s
-        due_s = max(loop.time(), last_s + PERIOD_S)
+        next_s = (
+            self._verdicts_s + PERIOD_S if self._parts & VERDICTS else self._notified_s + FIGURES_PERIOD_S
+        )
+        due_s = max(loop.time(), next_s)
         if self._timer is not None:
             if self._timer.when() <= due_s:
                 return

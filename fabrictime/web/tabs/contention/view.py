@@ -25,7 +25,6 @@ from fabrictime.web.elements import (
 )
 from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.contention import frames
-from fabrictime.web.tabs.fabric.frames import deepest_rows
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
 from schemas.records import ContentionState, ContentionWindow
@@ -165,7 +164,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
             windows = frames.within(self.state.contention.values(), now_ns, span_ns)
             has_records = bool(self.state.versions["contention"])
             window = self.state.contention.get(self.choice.window or "")
-            deepest = [] if windows else deepest_rows(self.state, self.live.drawn, "queue")
+            deepest = [] if windows else self.live.deepest_rows("queue")
             has_queues = bool(self.state.queues.version)
         if self.choice.window is None and windows and is_active(windows[0], now_ns):
             window = windows[0]

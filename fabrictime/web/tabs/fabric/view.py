@@ -320,7 +320,7 @@ class FabricTab(LiveTab[FabricChoice]):
             else "No cable, NIC or host is known to be in trouble: no worker has published health yet."
         )
         self.trouble_empty.set_visibility(not trouble)
-        deepest = frames.deepest_rows(state, self.live.drawn, self.choice.metric)
+        deepest = self.live.deepest_rows(self.choice.metric)
         self.deepest.put(deepest)
         self.deepest_empty.set_text(
             self.live.verdict().claim("All queues are empty.")
