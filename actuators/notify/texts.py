@@ -13,7 +13,7 @@ from typing import Final
 from actuators.notify.actions import ActionSummary
 from actuators.notify.notes import NoteIndex
 from actuators.notify.plan import Notification
-from actuators.notify.runbooks import RUNBOOKS, page_of
+from actuators.notify.runbooks import page_of, runbook_of, title_of
 from schemas.records import Alert, AlertKind, AlertState
 from schemas.topics import TOPICS
 
@@ -63,11 +63,6 @@ def when_text(alert: Alert) -> str:
     return f"from {raised} to {time_text(cleared_ns)}, for {duration_text(cleared_ns - alert['raised_ns'])}"
 
 
-def name_of(kind: AlertKind) -> str:
-    """Return the title of a kind."""
-    return RUNBOOKS.get(kind, RUNBOOKS[AlertKind.UNKNOWN]).title
-
-
 def names_text(names: Sequence[str]) -> str:
     """Return a list of names; beyond `MAX_NAMES` they are counted."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
@@ -90,7 +85,7 @@ def title(notification: Notification) -> str:
     state = "RESOLVED" if is_all_over else ("STILL ACTIVE" if notification.is_reminder else "RAISED")
     subject = alerts[0]["subject"] if len(alerts) == 1 else f"{len(alerts)} subjects in {alerts[0]['shard']}"
     severity = "" if is_all_over else f" {max_severity(alerts)}"
-    return f"[{state}{severity}] {name_of(alerts[0]['kind'])}: {subject}"
+    return f"[{state}{severity}] {title_of(alerts[0]['kind'])}: {subject}"
 
 
 def max_severity(alerts: Sequence[Alert]) -> str:
@@ -118,7 +113,7 @@ def body(notification: Notification, context: Context) -> str:
 
 def next_step(kind: AlertKind) -> str:
     """Return the next step that a notification proposes."""
-    return RUNBOOKS.get(kind, RUNBOOKS[AlertKind.UNKNOWN]).next_step
+    return runbook_of(kind).next_step
 
 
 def _paragraph(alert: Alert, context: Context) -> str:

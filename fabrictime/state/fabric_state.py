@@ -26,14 +26,12 @@ from fabrictime.state.queue_history import FRESH_NS, QueueHistory
 from schemas import records
 from schemas.records import (
     Alert,
-    AlertKind,
     AlertState,
     ContentionState,
     ContentionWindow,
     HealthKind,
     LinkHealth,
     LinkState,
-    Verdict,
 )
 from schemas.simulation_pace import SimulatedTime
 from schemas.topics import (
@@ -59,15 +57,6 @@ Part = Literal[
 STATES: Final = tuple(LinkState)
 """Link states by increasing severity."""
 UP: Final = STATES.index(LinkState.UP)
-_HEALTH_ALERTS: Final = frozenset(
-    {
-        AlertKind.LINK_DOWN,
-        AlertKind.LINK_GREY,
-        AlertKind.LINK_FLAPPING,
-        AlertKind.NIC_DOWN,
-        AlertKind.HOST_DOWN,
-    }
-)
 """Kinds of the alerts that are over once the health of their subject is UP."""
 
 HOUR_NS: Final = 3_600_000_000_000
@@ -397,26 +386,6 @@ class FabricState:
     def open_contention(self, now_ns: int) -> Iterable[ContentionWindow]:
         """Return the active contention windows."""
         return [window for window in self.contention.values() if is_active(window, now_ns)]
-
-
-def text_now(state: FabricState, alert: Alert) -> str:
-    """Return an alert's text; for a link with its newest loss, or that it is UP, and for a job with its
-    newest verdict.
-    """
-    if is_cleared(alert) or alert["grouped"]:
-        return alert["text"]
-    subject, job = state.subjects.get(alert["subject"]), state.jobs.jobs.get(alert["subject"])
-    is_up = subject is not None and subject.record["state"] == LinkState.UP
-    if is_up and alert["kind"] in _HEALTH_ALERTS:
-        return f"{alert['text']}; now UP"
-    is_lossy = alert["kind"] == AlertKind.LINK_GREY
-    if is_lossy and subject is not None and subject.record["state"] == LinkState.GREY:
-        return subject.record["text"]
-    if job is None or job.head["verdict"] == Verdict.UNKNOWN:
-        return alert["text"]
-    if job.head["verdict"] == Verdict.HEALTHY:
-        return f"{alert['text']}; its newest verdict is healthy"
-    return f"job {alert['subject']}: {job.head['verdict']}: {job.head['text']}"
 
 
 def _pair(key: str) -> tuple[str, str]:

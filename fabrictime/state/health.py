@@ -12,10 +12,11 @@ from typing import Any, Final, Literal
 
 from fabrictime.state import action_entries
 from fabrictime.state.action_groups import ActionGroup, action_groups, done_text, groups_at
+from fabrictime.state.alert_now import JOB_KINDS, is_slow
 from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import STATES, UP, FabricState, is_cleared
 from fabrictime.state.freshness import CURRENT, HistoryAge, consequence
-from fabrictime.state.incidents import JOB_KINDS, MOVABLE_KINDS, Incident, incidents, is_slow
+from fabrictime.state.incidents import MOVABLE_KINDS, Incident, incidents
 from fabrictime.state.queue_history import QueueDepth
 from schemas.ids import end_parts
 from schemas.records import Alert, LinkHealth, LinkState, Severity
@@ -161,7 +162,8 @@ def health(
     if evidence.missing:
         return Health("bad", f"{_UNKNOWN}.{_last_text(active)}", late, cause)
     if active:
-        level: Level = "bad" if active[0].severity == Severity.CRITICAL else "warn"
+        is_critical = active[0].severity == Severity.CRITICAL and not active[0].has_recovered
+        level: Level = "bad" if is_critical else "warn"
         return Health(level, f"{_problems_text(active)}.", late, cause)
     if not evidence.is_checked:
         measured = f"{counted(fleet.nics, 'NIC')} on {counted(fleet.hosts, 'host')}"

@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from actuators.notify.notes import state_text
-from actuators.notify.runbooks import RUNBOOKS
-from fabrictime.state.fabric_state import STATES, UP, FabricState, text_now
+from actuators.notify.runbooks import runbook_of, title_of
+from fabrictime.state.alert_now import HANGS, JOB_KINDS, has_recovered, is_slow, text_now
+from fabrictime.state.fabric_state import STATES, UP, FabricState
 from fabrictime.state.labels import arrow, verdict_label
 from schemas.ids import end_parts, host_of, natural
 from schemas.records import Alert, AlertKind, ContentionWindow, HealthKind, LinkHealth, Severity, Verdict
@@ -29,8 +30,6 @@ MIN_SWITCH_LINKS: Final = 3
 """Number of links of one switch, in trouble of one kind, from which on they are one incident."""
 MIN_QUEUE_NS: Final = 2_000_000_000
 """Shortest time for which a queue is a problem, ns: the flows of a healthy job meet for shorter."""
-IN_TIME: Final = 1.05
-"""An iteration of less than this multiple of the baseline is not slow: the page shows it as 1.0 times."""
 NAMES_SHOWN: Final = 3
 SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 KINDS: Final = (
@@ -51,8 +50,6 @@ LINK_KINDS: Final = frozenset(
 )
 MOVABLE_KINDS: Final = frozenset(KINDS) - {AlertKind.MISWIRED}
 """Kinds to which actions on flows may answer."""
-JOB_KINDS: Final = frozenset({AlertKind.JOB_HANG, AlertKind.JOB_SLOW, AlertKind.JOB_STRAGGLER})
-HANGS: Final = frozenset({Verdict.HANG, Verdict.STALLED, Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH})
 _HEALTH_KINDS: Final = {
     HealthKind.LINK: {
         "DOWN": AlertKind.LINK_DOWN,
@@ -85,7 +82,11 @@ class Problem:
     verdict: str = ""
     """Label of a job's verdict."""
     candidates: tuple[str, ...] = ()
-    """Cables that may be at fault in place of the subject, because probes cannot distinguish them."""
+    """Cables that may be at fault in place of the subject, because probes cannot distinguish them; of losses
+    without a located cause, the places that may be the cause.
+    """
+    has_recovered: bool = False
+    """Whether the subject is no longer in trouble, and the alert is still active."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,11 @@ class Incident:
         return all(problem.is_quiet for problem in self.problems)
 
     @property
+    def has_recovered(self) -> bool:
+        """Whether all of its subjects have recovered."""
+        return all(problem.has_recovered for problem in self.problems)
+
+    @property
     def note(self) -> str:
         """Text of the first acknowledgement or silence."""
         return next((problem.note for problem in self.problems if problem.note), "")
@@ -146,23 +152,27 @@ class Incident:
 
     @property
     def title(self) -> str:
-        """The kind of the cause in words."""
-        is_slow_otherwise = self.cause.verdict and self.cause.verdict != verdict_label(Verdict.STRAGGLER)
-        if self.cause.kind == AlertKind.JOB_STRAGGLER and is_slow_otherwise:
+        """The kind of the cause in words, in the past tense if the subject has recovered."""
+        cause = self.cause
+        is_slow_otherwise = cause.verdict and cause.verdict != verdict_label(Verdict.STRAGGLER)
+        if cause.kind == AlertKind.JOB_STRAGGLER and is_slow_otherwise and not cause.has_recovered:
             return "Job is slow"
-        return RUNBOOKS.get(self.cause.kind, RUNBOOKS[AlertKind.UNKNOWN]).title
+        return title_of(cause.kind, cause.has_recovered)
 
     @property
     def where(self) -> str:
         """The place of the cause: a link, a switch, hosts or a job."""
         if self.switch:
             return f"{len(self.subjects)} links of {self.switch}"
+        if self.cause.kind == AlertKind.UNEXPLAINED_LOSS and self.cause.candidates:
+            places = names_text([arrow(name) for name in self.cause.candidates])
+            return f"one of {places}" if len(self.cause.candidates) > 1 else places
         return names_text([place_text(self.cause.kind, subject) for subject in self.subjects])
 
     @property
     def next_step(self) -> str:
         """The next step of an operator."""
-        step = RUNBOOKS.get(self.cause.kind, RUNBOOKS[AlertKind.UNKNOWN]).next_step
+        step = runbook_of(self.cause.kind).next_step
         return self.cause.next_step or step.replace("explain JOB", f"explain {self.cause.subject}")
 
 
@@ -201,13 +211,10 @@ def problems(state: FabricState, now_ns: int) -> list[Problem]:
 
 
 def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
-    text = text_now(state, alert)
     job = state.jobs.jobs.get(alert["subject"]) if alert["kind"] in JOB_KINDS else None
     head = None if job is None else job.head
-    if head is not None and head["verdict"] in (Verdict.HEALTHY, Verdict.UNKNOWN):
+    if head is not None and not is_slow(head):
         head = None  # it says nothing about the alert's cause
-    if head is not None and alert["kind"] == AlertKind.JOB_HANG and not is_slow(head):
-        text, head = f"its iterations take the expected time again; before: {alert['text']}", None
     note = state_text(state.notes, alert, now_ns)
     health = state.subjects.get(alert["subject"])
     is_quiet = state.notes.is_quiet(alert, now_ns)
@@ -216,7 +223,7 @@ def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
         alert["kind"],
         alert["severity"],
         alert["subject"],
-        text,
+        text_now(state, alert),
         alert["raised_ns"],
         links,
         nics,
@@ -227,6 +234,7 @@ def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
         is_quiet,
         "" if head is None else verdict_label(head["verdict"]),
         () if health is None else tuple(health.record["candidates"]),
+        has_recovered(state, alert),
     )
 
 
@@ -313,16 +321,6 @@ def _blamed(head: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return ((), (subject,)) if subject and subject != head["job"] else (tuple(head["links"][:1]), ())
 
 
-def is_slow(head: Mapping[str, Any]) -> bool:
-    """Return whether a job has a fault. A verdict about a job that keeps its expected time is no fault."""
-    verdict = head["verdict"]
-    if verdict in (Verdict.HEALTHY, Verdict.UNKNOWN):
-        return False
-    iteration_ns, expected_ns = head["iteration_ns"], head["expected_iteration_ns"]
-    is_in_time = iteration_ns and expected_ns and iteration_ns < IN_TIME * expected_ns
-    return verdict in HANGS or not is_in_time
-
-
 # ---------------------------------------------------------------------------------------------- grouping
 
 
@@ -347,9 +345,10 @@ def _rank(kind: AlertKind) -> int:
     return KINDS.index(kind) if kind in KINDS else len(KINDS)
 
 
-def _order(incident: Incident) -> tuple[bool, int, int, int, int]:
-    severity = SEVERITIES.index(incident.severity)
-    return incident.is_quiet, severity, -len(incident.jobs), _rank(incident.cause.kind), incident.since_ns
+def _order(incident: Incident) -> tuple[bool, bool, int, int, int, int]:
+    is_over, severity = incident.has_recovered, SEVERITIES.index(incident.severity)
+    rank = _rank(incident.cause.kind)
+    return incident.is_quiet, is_over, severity, -len(incident.jobs), rank, incident.since_ns
 
 
 def _incident(members: Sequence[Problem], switches: Mapping[tuple[str, str], str]) -> Incident:

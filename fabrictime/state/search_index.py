@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from fabrictime.state.action_text import flow_text
+from fabrictime.state.alert_now import text_now
 from fabrictime.state.cable_graph import ends_of
-from fabrictime.state.fabric_state import STATES, FabricState, Part, is_cleared, text_now
+from fabrictime.state.fabric_state import STATES, FabricState, Part, is_cleared
 from fabrictime.state.labels import arrow, readable, verdict_label
 from schemas.ids import natural
 from schemas.units import bps_text, counted

@@ -8,12 +8,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from actuators.notify.runbooks import page_of
+from actuators.notify.runbooks import page_of, title_of
 from actuators.notify.texts import (
     Context,
     cause_text,
     is_over,
-    name_of,
     names_text,
     next_step,
     when_text,
@@ -46,7 +45,7 @@ def annotations_of(alert: Alert, context: Context) -> dict[str, str]:
     notes = context.notes
     comments = notes.comments_of(alert)
     annotations = {
-        "summary": f"{name_of(alert['kind'])}: {alert['subject']}",
+        "summary": f"{title_of(alert['kind'])}: {alert['subject']}",
         "description": alert["text"],
         "when": when_text(alert),
         "cause": cause_text(alert),

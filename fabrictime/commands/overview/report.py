@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from actuators.notify.runbooks import RUNBOOKS
+from actuators.notify.runbooks import title_of
 from fabrictime.state.action_entries import ActionEntry, entries
 from fabrictime.state.action_groups import action_groups
 from fabrictime.state.action_text import time_text
@@ -21,7 +21,7 @@ from fabrictime.state.incidents import Incident
 from fabrictime.state.labels import arrow, verdict_label
 from fabrictime.state.overview_reader import View
 from schemas.ids import natural
-from schemas.records import Alert, AlertKind, LinkHealth
+from schemas.records import Alert, LinkHealth
 from schemas.units import seconds_text
 
 HERE: Final = Path(__file__).parent
@@ -123,7 +123,7 @@ def _alert_row(alert: Alert) -> tuple[str, ...]:
         time_text(alert["raised_ns"]),
         "active" if cleared_ns is None else time_text(cleared_ns),
         alert["severity"],
-        RUNBOOKS.get(alert["kind"], RUNBOOKS[AlertKind.UNKNOWN]).title,
+        title_of(alert["kind"], cleared_ns is not None),
         arrow(alert["subject"]),
         alert["text"],
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from fabrictime.state.fabric_state import FabricState, Part
 from fabrictime.state.labels import arrow, kind_label
@@ -24,6 +25,16 @@ KPIS: Final = (
 FAST_PARTS: Final[frozenset[Part]] = frozenset({"queues", "paths", "flows"})
 """Parts that change ten times a second. The header shows them only twice a second, because each of its
 changes makes the browser lay out the page."""
+
+
+KINDS_NAMED: Final = 2
+
+
+def kinds_text(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return the kinds of records in words: as many as fit below a figure, and the number of the others."""
+    kinds = sorted({kind_label(record["kind"]) for record in records})
+    more = len(kinds) - KINDS_NAMED
+    return ", ".join(kinds[:KINDS_NAMED]) + (f", {more} more" if more > 0 else "")
 
 
 class LiveTab(Tab[TabChoice]):
@@ -82,11 +93,9 @@ class LiveTab(Tab[TabChoice]):
             delay = delay_text(queue.delay_ns(queue.mean_bytes))
             depth = bytes_text(queue.mean_bytes) if queue.rate_bps else delay
             slots = f"; slots {summary.fold} times as long: inference is slow" if summary.fold > 1 else ""
-            self._kpi("deepest", depth, f"{delay} at {arrow(link)}{slots}")
-        kinds = sorted({kind_label(window["kind"]) for window in windows})
-        self._kpi_of_faults("contention", len(windows), ", ".join(kinds) or "no link")
-        kinds = sorted({kind_label(alert["kind"]) for alert in alerts})
-        self._kpi_of_faults("alerts", len(alerts), ", ".join(kinds) or "none")
+            self._kpi("deepest", depth, f"{arrow(link)}{slots}")
+        self._kpi_of_faults("contention", len(windows), kinds_text(windows) or "no link")
+        self._kpi_of_faults("alerts", len(alerts), kinds_text(alerts) or "none")
 
     def _kpi_of_faults(self, key: str, count: int, note: str) -> None:
         """Show a number of faults. A number of 0 is shown as not known unless the evidence is fresh."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actuators.notify.runbooks import DOCUMENTATION, RUNBOOKS, page_of
+from actuators.notify.runbooks import DOCUMENTATION, RUNBOOKS, page_of, title_of
 from actuators.notify.settings import NotifySettings
 from fabrictime.metrics.rules import RUNBOOK
 from schemas.records import AlertKind
@@ -22,6 +22,12 @@ def test_each_kind_of_alert_has_a_runbook(kind):
     assert sections == ["Meaning", "Check", "Do"]
     assert all(part.strip() for part in re.split(r"^#+ .*$", page, flags=re.MULTILINE)[1:][1:])
     assert RUNBOOKS[kind].next_step.endswith(".")
+
+
+def test_a_title_of_a_trouble_that_is_over_is_in_the_past():
+    assert title_of(AlertKind.JOB_HANG) == "Job hangs"
+    assert title_of(AlertKind.JOB_HANG, is_over=True) == "Job hung"
+    assert title_of(AlertKind.LATENCY, is_over=True) == title_of(AlertKind.LATENCY)
 
 
 def test_no_page_is_left_over():

@@ -29,6 +29,7 @@ def healthy(state: FabricState, fabric: Any) -> FabricState:
 
 def raise_alert(target: FabricState, fabric: Any, link: str, **fields: Any) -> None:
     alert = fabric.alert(fabric.cable(link), "it is dead", links=[link], **fields)
+    fill_health(target, fabric, link, "GREY" if alert["kind"] == "LINK_GREY" else "DOWN")
     fill(target, ("fabric.alerts", alert["alert_id"], alert))
 
 
@@ -107,7 +108,7 @@ def test_acknowledged_problems_are_nothing_new(healthy: FabricState, fabric: Any
     health = of(healthy, fabric).health
     assert health.level == "ok"
     assert health.sentence.startswith(
-        "Nothing new is wrong: 1 problem acknowledged, silenced or in maintenance; 24 cables UP"
+        "Nothing new is wrong: 1 problem acknowledged, silenced or in maintenance; 23 cables UP"
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any, Final, Literal, get_args
 
 from nicegui import ui
 
-from fabrictime.state.fabric_state import Part, is_cleared, text_now
+from fabrictime.state.alert_now import text_now
+from fabrictime.state.fabric_state import Part, is_cleared
 from fabrictime.state.health import jobs_of
 from fabrictime.state.labels import arrow, readable
 from fabrictime.web.elements import card, empty, name_value_table, part, put_values, table, text, toggle
@@ -151,7 +152,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
 
     def _show_alert(self, alert: Alert | None, now_ns: int, notes: list[tuple[str, str]]) -> None:
         self.part.set_visibility(alert is not None)
-        self.nothing.set_visibility(alert is None)
+        self.nothing.set_visibility(alert is None and bool(self.state.alerts))
         if alert is None:
             return
         self.title.set_text(alert["text"])

@@ -75,7 +75,7 @@ class AuditTab(Tab[AuditChoice]):
     """Shows hosts, failed checks, and the chosen host's or check's results with their findings."""
 
     address = "/audit"
-    past_note = "Audits are listed for all times: choose a run."
+    past_note = "This tab shows the newest audit, not that of this moment; the chips choose an earlier run."
 
     def __init__(self, context: AppContext, choice: AuditChoice) -> None:
         super().__init__(context, choice)

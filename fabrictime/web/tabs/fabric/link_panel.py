@@ -10,9 +10,10 @@ from urllib.parse import urlencode
 
 from nicegui import ui
 
+from fabrictime.state.alert_now import text_now
 from fabrictime.state.cable_graph import ends_of
 from fabrictime.state.evidence import Verdict
-from fabrictime.state.fabric_state import STATES, FabricState, is_active, text_now
+from fabrictime.state.fabric_state import STATES, FabricState, is_active
 from fabrictime.state.labels import aliased_text, arrow, readable
 from fabrictime.web.addresses import alert_address, contention_address, jobs_address
 from fabrictime.web.chart import LiveChart

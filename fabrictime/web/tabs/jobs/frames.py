@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from fabrictime.state.alert_now import is_slow
 from fabrictime.state.job_state import Interval, Job
 from fabrictime.state.labels import arrow, readable, verdict_label
 from fabrictime.web.addresses import fabric_address, jobs_address
@@ -21,8 +22,10 @@ from schemas.units import (
     bytes_text,
     count_text,
     delay_text,
+    ms_text,
     number_text,
     percent_text,
+    rate_text,
     seconds_text,
 )
 
@@ -53,6 +56,8 @@ _SORT_OF_VERDICT: Final = {
 _TEXTS: Final = (
     ("_ns", delay_text),
     ("_us", lambda us: delay_text(us * 1e3)),
+    ("_ms", ms_text),
+    ("_per_s", rate_text),
     ("_bps", bps_text),
     ("_bytes", bytes_text),
     ("_share", percent_text),
@@ -74,6 +79,19 @@ def kind_of(verdict: str, blames_network: bool) -> str:
     return "network" if blames_network else "host"
 
 
+def kind_now(head: Mapping[str, Any]) -> str:
+    """Return the kind of a diagnosis; `unknown` for a verdict that does not lengthen the job's iterations."""
+    kind = kind_of(head["verdict"], head["blames_network"])
+    return kind if kind == "healthy" or is_slow(head) else "unknown"
+
+
+def verdict_text(head: Mapping[str, Any]) -> str:
+    """Return the text of a diagnosis, and whether the job keeps its expected time in spite of its verdict."""
+    text = readable(head["text"])
+    is_harmless = head["verdict"] not in (Verdict.HEALTHY, Verdict.UNKNOWN) and not is_slow(head)
+    return f"the job keeps its expected time; {text}" if is_harmless else text
+
+
 def figure_text(quantity: str, number: float | None) -> str:
     """Return a figure in the unit that its name ends with; a dash for None."""
     if number is None:
@@ -92,7 +110,7 @@ def job_rows(jobs: Mapping[str, Job], now_ns: int) -> list[dict[str, Any]]:
 
     def order(name: str) -> tuple[bool, int, Any]:
         job = jobs[name]
-        kind = kind_of(job.head["verdict"], job.head["blames_network"])
+        kind = kind_now(job.head)
         return not job.is_running(now_ns), _KIND_ORDER[kind], natural(name)
 
     return [_job_row(name, jobs[name], now_ns) for name in sorted(jobs, key=order)[:JOBS_SHOWN]]
@@ -116,8 +134,8 @@ def _row(name: str, head: Mapping[str, Any]) -> dict[str, Any]:
         "job": name,
         "tenant": head["tenant"] or "",
         "verdict": verdict_label(head["verdict"]),
-        "kind": kind_of(head["verdict"], head["blames_network"]),
-        "text": readable(head["text"]),
+        "kind": kind_now(head),
+        "text": verdict_text(head),
         "iteration": against_text(head["iteration_ns"], head["expected_iteration_ns"], delay_text),
         "ranks": ranks_text(head),
         "hosts": count_text(head["hosts"]),

@@ -32,7 +32,7 @@ class VerdictPanel:
             columns = [
                 ("text", "evidence", "left"),
                 ("measured", "measured", "right"),
-                ("expected", "its peers", "right"),
+                ("expected", "expected", "right"),
             ]
             self.evidence = table(columns, "job-evidence", cells={"text": _evidence_cell})
             self.alternatives_part = part("job-alternatives-part")
@@ -49,10 +49,10 @@ class VerdictPanel:
         if head is None:
             self._show_nothing()
             return
-        kind = frames.kind_of(head["verdict"], head["blames_network"])
+        kind = frames.kind_now(head)
         self.pill.set_text(verdict_label(head["verdict"]))
         self.pill.classes(remove=" ".join(f"ft-kind-{name}" for name in frames.KINDS), add=f"ft-kind-{kind}")
-        self.text.set_text(readable(head["text"]))
+        self.text.set_text(frames.verdict_text(head))
         self.remedy.set_text(f"Remedy: {readable(head['remedy'])}" if head["remedy"] else "")
         self.subjects.put(frames.subject_chips(head))
         self.evidence.put(frames.evidence_rows(head))

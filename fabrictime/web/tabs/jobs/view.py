@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from nicegui import ui
 
+from fabrictime.state.alert_now import is_slow
 from fabrictime.state.fabric_state import Part
-from fabrictime.state.incidents import is_slow
+from fabrictime.state.incidents import names_text
 from fabrictime.state.job_state import Interval
-from fabrictime.state.labels import readable
 from fabrictime.web.chart import LiveChart
 from fabrictime.web.elements import card, empty, link_button, part, table, text, toggle, utc_time
 from fabrictime.web.query_poller import Snapshot
@@ -388,7 +388,7 @@ class JobsTab(LiveTab[JobsChoice]):
             by_kind[kind if kind == "unknown" or is_slow(head) else "healthy"].append(head)
         for kind in ("network", "host", "healthy"):
             heads = by_kind[kind]
-            note = readable(heads[0]["text"]) if heads and kind != "healthy" else ""
+            note = names_text([head["job"] for head in heads]) if kind != "healthy" else ""
             self._kpi(kind, count_text(len(heads)) if running else "—", note)
         ranks_seen = sum(head["ranks_seen"] for head in running)
         note = f"of {counted(len(running), 'job')}" if running else ""  # jobs may share hosts

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from actuators.notify.runbooks import RUNBOOKS, page_of
+from actuators.notify.runbooks import page_of, title_of
 from fabrictime.state.action_groups import ActionGroup
 from fabrictime.state.action_text import time_text
+from fabrictime.state.alert_now import JOB_KINDS
 from fabrictime.state.health import Overview
-from fabrictime.state.incidents import JOB_KINDS, Incident, Problem, place_text
+from fabrictime.state.incidents import Incident, Problem, place_text
 from fabrictime.state.labels import aliased_text, arrow, kind_label, readable, verdict_label
 from fabrictime.web.addresses import (
     actions_address,
@@ -58,8 +59,8 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: 
         "address": alert_address(cause.alert_id) if cause.alert_id else incident_address(incident),
         "where_address": incident_address(incident),
         "severity": "noted" if incident.is_quiet else incident.severity,
-        "title": f"{incident.title}: {incident.where}" + (f" ({cause.verdict})" if cause.verdict else ""),
-        "text": readable(cause.text)[:TEXT_SHOWN],
+        "title": f"{incident.title}: {incident.where}{_verdict_text(cause)}",
+        "text": shortened(readable(cause.text)),
         "aliased": _aliased_text(incident),
         "effects": _effects_text(incident),
         "note": incident.note,
@@ -70,6 +71,19 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: 
         "step": incident.next_step[:1].upper() + incident.next_step[1:],
         "runbook": page_of(cause.kind, runbook_url),
     }
+
+
+def _verdict_text(problem: Problem) -> str:
+    """Return a job's verdict in brackets; one that is not what its alert is about is of now."""
+    now = "now " if problem.has_recovered else ""
+    return f" ({now}{problem.verdict})" if problem.verdict else ""
+
+
+def shortened(text: str) -> str:
+    """Return a text with at most `TEXT_SHOWN` characters; dots stand for the words after them."""
+    if len(text) <= TEXT_SHOWN:
+        return text
+    return f"{text[: TEXT_SHOWN - 2].rpartition(' ')[0].rstrip(',;:')} …"
 
 
 def _aliased_text(incident: Incident) -> str:
@@ -144,7 +158,7 @@ def job_rows(heads: Sequence[Mapping[str, Any]], now_ns: int) -> list[Row]:
             "job": head["job"],
             "verdict": verdict_label(head["verdict"]),
             "kind": "network" if head["blames_network"] else "host",
-            "text": readable(head["text"])[:TEXT_SHOWN],
+            "text": shortened(readable(head["text"])),
             "since": f"{seconds_text((now_ns - head['since_ns']) / 1e9)}",
             "iteration": _iteration_text(head),
         }
@@ -197,7 +211,7 @@ def cleared_rows(alerts: Sequence[Alert], now_ns: int) -> list[Row]:
     return [
         {
             "id": alert["alert_id"],
-            "title": RUNBOOKS.get(alert["kind"], RUNBOOKS[AlertKind.UNKNOWN]).title,
+            "title": title_of(alert["kind"], is_over=True),
             "where": place_text(alert["kind"], alert["subject"]),
             "span": f"{time_text(alert['raised_ns'])} to {time_text(alert['cleared_ns'] or 0)}",
             "ago": f"{seconds_text((now_ns - (alert['cleared_ns'] or 0)) / 1e9)} ago",

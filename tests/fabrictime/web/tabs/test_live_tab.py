@@ -15,7 +15,7 @@ from fabrictime.web.live_fabric import ALL_PARTS, LiveFabric
 from fabrictime.web.service_faults import ServiceFaults
 from fabrictime.web.settings import WebSettings
 from fabrictime.web.tabs.base import AppContext, Choice
-from fabrictime.web.tabs.live_tab import FAST_PARTS, KPIS, LiveTab
+from fabrictime.web.tabs.live_tab import FAST_PARTS, KPIS, LiveTab, kinds_text
 from tests.fabrictime.fill import fill, fill_health
 
 S = 1_000_000_000
@@ -219,3 +219,9 @@ def test_longer_slots_of_a_slow_inference_stand_beside_the_deepest_queue(
     tab.live._summary = None
     tab._show_banner()
     assert "slots" not in tab.texts("deepest")[1]
+
+
+def test_kinds_that_do_not_fit_below_a_figure_are_counted() -> None:
+    kinds = ("HOST_DOWN", "JOB_HANG", "JOB_SLOW", "LINK_GREY", "LINK_GREY")
+    assert kinds_text([{"kind": kind} for kind in kinds[:2]]) == "host down, job hang"
+    assert kinds_text([{"kind": kind} for kind in kinds]) == "host down, job hang, 2 more"

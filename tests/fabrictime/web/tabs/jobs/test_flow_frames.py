@@ -26,6 +26,22 @@ def test_the_slowest_flow_stands_first_with_its_distance_from_the_others(record:
     ]
 
 
+def test_a_long_path_is_not_slow_for_its_length() -> None:
+    """The delay of a path across spines is compared with those of others across spines."""
+    flows = [
+        make_part(
+            "Diagnosis", "JobFlow", nic=f"h{k}/eth1", peer="h9/eth1", links=["link"] * count, delay_ns=delay
+        )
+        for k, (count, delay) in enumerate([(2, 640)] * 6 + [(4, 2_040)] * 3 + [(4, 9_000)])
+    ]
+    rows = flow_frames.flow_rows(flows, None)
+    assert {row["probes"]: row["probes_slow"] for row in rows} == {
+        "640 ns": "",
+        "2.04 µs": "",
+        "9.00 µs": "4 times the median",
+    }
+
+
 def test_reported_flows_give_the_present_rates(record: Any) -> None:
     live = make_part("Diagnosis", "JobFlow", nic="h3/eth1", peer="h4/eth1", paths=9, rate_bps=7.0)
     new = {**live, "nic": "h8/eth1", "peer": "h2/eth1"}

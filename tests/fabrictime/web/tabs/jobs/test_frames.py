@@ -44,6 +44,17 @@ def test_running_jobs_with_a_fault_stand_first(state: FabricState, fabric: Any, 
     assert len(rows[0]["trend"]) == 3
 
 
+def test_a_verdict_without_effect_on_the_job_is_no_fault(made: JobRecords, fabric: Any) -> None:
+    """The tab Now counts the job as healthy, and so does the header."""
+    fields = {"iteration_ns": 630_000_000, "expected_iteration_ns": 640_000_000}
+    head = head_of(made.diagnosis(1, fabric.now_ns, slow=2, **fields))
+    assert frames.kind_now(head) == "unknown"
+    assert frames.verdict_text(head).startswith("the job keeps its expected time; h3/eth1 to h4/eth1")
+    slow = head_of(made.diagnosis(1, fabric.now_ns, slow=2))
+    assert frames.kind_now(slow) == "network"
+    assert frames.verdict_text(slow).startswith("h3/eth1 to h4/eth1")
+
+
 def test_missing_ranks_and_unknown_figures_are_shown_as_such(made: JobRecords, fabric: Any) -> None:
     record = made.diagnosis(1, fabric.now_ns, ranks_seen=6, iteration_ns=None, bus_bps=None)
     assert frames.ranks_text(record) == "6 of 8"
@@ -91,6 +102,8 @@ def test_evidence_has_units_and_the_figure_of_its_like(made: JobRecords, fabric:
         ("loss_share", 0.02, "2%"),
         ("loss_rate", 0.1335, "13%"),
         ("age_s", 5.242, "5.2 s"),
+        ("late_ms", 20.1, "20.1 ms"),
+        ("pause_sent_per_s", 1200.0, "1,200/s"),
         ("depth_bytes", 1500.0, "1.50 kB"),
         ("queue_pairs", 1.0, "1"),
         ("delay_ns", None, "—"),

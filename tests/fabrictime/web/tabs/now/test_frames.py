@@ -130,7 +130,14 @@ def test_a_slow_job_is_compared_with_its_baseline(fabric: Any) -> None:
 def test_a_cleared_alert_has_both_times(fabric: Any) -> None:
     alert = fabric.alert("h1", "gone", kind="HOST_DOWN", raised_ns=S, state="CLEARED", cleared_ns=61 * S)
     (row,) = frames.cleared_rows([alert], 71 * S)
-    assert (row["title"], row["where"], row["ago"]) == ("Host down", "h1", "10 s ago")
+    assert (row["title"], row["where"], row["ago"]) == ("Host was down", "h1", "10 s ago")
     assert row["span"] == "1970-01-01 00:00:01 to 1970-01-01 00:01:01"
     loss = {**alert, "kind": "UNEXPLAINED_LOSS", "subject": "losses@sim"}
     assert frames.cleared_rows([loss], 71 * S)[0]["where"] == "shard sim"
+
+
+def test_a_text_that_does_not_fit_ends_with_dots_after_a_whole_word() -> None:
+    assert frames.shortened("short") == "short"
+    text = frames.shortened("rank 40 on h20, " * 20)
+    assert len(text) <= frames.TEXT_SHOWN
+    assert text.endswith((" on h20 …", " on …", " 40 …"))

@@ -52,8 +52,8 @@ def test_a_healthy_pipeline_is_ok_throughout() -> None:
         (
             {"probers_now": ProberRow(8, 390_000, 10_000, 0, 0, 0, "h3/eth1", 0.2)},
             "Probes lost",
-            State.BAD,
-            "h3/eth1 (20%)",
+            State.WARN,
+            "h3/eth1 (20%). The tab Now names the links",
         ),
         ({"probers_recent": ProberRow(8, 1, 0, 3, 0, 0, "", 0)}, "Batches lost", State.WARN, "lost between"),
         ({"probers_recent": ProberRow(8, 1, 0, 0, 1, 2, "", 0)}, "Restarts, jumps", State.WARN, "2 clock"),

@@ -1,0 +1,92 @@
+"""The present state of an active alert's subject: whether it has recovered, and a text about it now.
+
+An alert stays active for a while after its subject has recovered. Its text is of the time when it was raised,
+so readers of an active alert need both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fabrictime.state.fabric_state import FabricState, is_cleared
+from fabrictime.state.labels import verdict_label
+from schemas.records import Alert, AlertKind, LinkState, Verdict
+
+IN_TIME: Final = 1.05
+"""An iteration of less than this multiple of the baseline is not slow: the page shows it as 1.0 times."""
+JOB_KINDS: Final = frozenset({AlertKind.JOB_HANG, AlertKind.JOB_SLOW, AlertKind.JOB_STRAGGLER})
+HANGS: Final = frozenset({Verdict.HANG, Verdict.STALLED, Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH})
+_HEALTH_KINDS: Final = frozenset(
+    {
+        AlertKind.LINK_DOWN,
+        AlertKind.LINK_GREY,
+        AlertKind.LINK_FLAPPING,
+        AlertKind.NIC_DOWN,
+        AlertKind.HOST_DOWN,
+    }
+)
+
+
+def is_slow(head: Mapping[str, Any]) -> bool:
+    """Return whether a job has a fault. A verdict about a job that keeps its expected time is no fault."""
+    verdict = head["verdict"]
+    if verdict in (Verdict.HEALTHY, Verdict.UNKNOWN):
+        return False
+    iteration_ns, expected_ns = head["iteration_ns"], head["expected_iteration_ns"]
+    is_in_time = iteration_ns and expected_ns and iteration_ns < IN_TIME * expected_ns
+    return verdict in HANGS or not is_in_time
+
+
+def has_recovered(state: FabricState, alert: Alert) -> bool:
+    """Return whether the subject of an active alert is no longer in the trouble that the alert is about."""
+    if alert["kind"] in _HEALTH_KINDS:
+        return _is_up(state, alert)
+    head = _head(state, alert)
+    return head is not None and not (is_slow(head) and _is_about(alert["kind"], head))
+
+
+def text_now(state: FabricState, alert: Alert) -> str:
+    """Return an alert's text; for a link with its newest loss, or that it is UP, and for a job with its
+    newest verdict.
+    """
+    if is_cleared(alert) or alert["grouped"]:
+        return alert["text"]
+    if alert["kind"] in _HEALTH_KINDS and _is_up(state, alert):
+        return f"now UP; before: {alert['text']}"
+    subject = state.subjects.get(alert["subject"])
+    is_lossy = alert["kind"] == AlertKind.LINK_GREY
+    if is_lossy and subject is not None and subject.record["state"] == LinkState.GREY:
+        return subject.record["text"]
+    head = _head(state, alert)
+    return alert["text"] if head is None else _job_text(alert, head)
+
+
+def _job_text(alert: Alert, head: Mapping[str, Any]) -> str:
+    """Return the text of an alert about a job. `head`: its newest verdict that is known."""
+    if head["verdict"] == Verdict.HEALTHY:
+        return f"its newest verdict is healthy; before: {alert['text']}"
+    if not is_slow(head):
+        return f"its iterations take the expected time again; before: {alert['text']}"
+    if not _is_about(alert["kind"], head):
+        return f"its newest verdict is {verdict_label(head['verdict'])}; before: {alert['text']}"
+    return f"job {alert['subject']}: {head['verdict']}: {head['text']}"
+
+
+def _is_up(state: FabricState, alert: Alert) -> bool:
+    subject = state.subjects.get(alert["subject"])
+    return subject is not None and subject.record["state"] == LinkState.UP
+
+
+def _head(state: FabricState, alert: Alert) -> Mapping[str, Any] | None:
+    """Return the newest verdict about the job of an alert; None if it is no alert about a job."""
+    job = state.jobs.jobs.get(alert["subject"]) if alert["kind"] in JOB_KINDS else None
+    return None if job is None or job.head["verdict"] == Verdict.UNKNOWN else job.head
+
+
+def _is_about(kind: AlertKind, head: Mapping[str, Any]) -> bool:
+    """Return whether a verdict is of the kind of an alert about its job."""
+    verdict = head["verdict"]
+    if kind == AlertKind.JOB_SLOW:
+        return head["blames_network"] and verdict not in HANGS
+    return verdict in HANGS if kind == AlertKind.JOB_HANG else verdict == Verdict.STRAGGLER
