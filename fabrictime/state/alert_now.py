@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fabrictime.state.fabric_state import FabricState, is_cleared
 from fabrictime.state.labels import verdict_label
-from schemas.records import Alert, AlertKind, LinkState, Verdict
+from schemas.records import Alert, AlertKind, ContentionState, LinkState, Verdict
 
 IN_TIME: Final = 1.05
 """An iteration of less than this multiple of the baseline is not slow: the page shows it as 1.0 times."""
@@ -26,6 +26,11 @@ _HEALTH_KINDS: Final = frozenset(
         AlertKind.HOST_DOWN,
     }
 )
+_RENEWED_STATES: Final[Mapping[str, tuple[LinkState, ...]]] = {
+    AlertKind.LINK_GREY: (LinkState.GREY,),
+    AlertKind.LINK_FLAPPING: (LinkState.FLAPPING, LinkState.DOWN),
+}
+"""Maps kind of alert to the states of its link whose record has the newest figures about it."""
 
 
 def is_slow(head: Mapping[str, Any]) -> bool:
@@ -33,30 +38,31 @@ def is_slow(head: Mapping[str, Any]) -> bool:
     verdict = head["verdict"]
     if verdict in (Verdict.HEALTHY, Verdict.UNKNOWN):
         return False
-    iteration_ns, expected_ns = head["iteration_ns"], head["expected_iteration_ns"]
-    is_in_time = iteration_ns and expected_ns and iteration_ns < IN_TIME * expected_ns
-    return verdict in HANGS or not is_in_time
+    return verdict in HANGS or not _is_in_time(head)
 
 
 def has_recovered(state: FabricState, alert: Alert) -> bool:
     """Return whether the subject of an active alert is no longer in the trouble that the alert is about."""
     if alert["kind"] in _HEALTH_KINDS:
         return _is_up(state, alert)
+    if alert["kind"] == AlertKind.CONTENTION:
+        return _is_drained(state, alert)
     head = _head(state, alert)
     return head is not None and not (is_slow(head) and _is_about(alert["kind"], head))
 
 
 def text_now(state: FabricState, alert: Alert) -> str:
-    """Return an alert's text; for a link with its newest loss, or that it is UP, and for a job with its
-    newest verdict.
+    """Return an alert's text; for a link with its newest loss or flaps, or that it is UP, and for a job with
+    its newest verdict.
     """
     if is_cleared(alert) or alert["grouped"]:
         return alert["text"]
     if alert["kind"] in _HEALTH_KINDS and _is_up(state, alert):
         return f"now UP; before: {alert['text']}"
+    if alert["kind"] == AlertKind.CONTENTION and _is_drained(state, alert):
+        return f"no queue persists now; before: {alert['text']}"
     subject = state.subjects.get(alert["subject"])
-    is_lossy = alert["kind"] == AlertKind.LINK_GREY
-    if is_lossy and subject is not None and subject.record["state"] == LinkState.GREY:
+    if subject is not None and subject.record["state"] in _RENEWED_STATES.get(alert["kind"], ()):
         return subject.record["text"]
     head = _head(state, alert)
     return alert["text"] if head is None else _job_text(alert, head)
@@ -78,10 +84,30 @@ def _is_up(state: FabricState, alert: Alert) -> bool:
     return subject is not None and subject.record["state"] == LinkState.UP
 
 
+def _is_drained(state: FabricState, alert: Alert) -> bool:
+    """Return whether all windows of the queue of a contention alert are closed."""
+    link = alert["subject"]
+    states = [
+        window["state"]
+        for window in state.contention.values()
+        if link == window["link"] or link in window["candidates"]
+    ]
+    return bool(states) and all(name == ContentionState.CLOSED for name in states)
+
+
+def _is_in_time(head: Mapping[str, Any]) -> bool:
+    iteration_ns, expected_ns = head["iteration_ns"], head["expected_iteration_ns"]
+    return bool(iteration_ns and expected_ns and iteration_ns < IN_TIME * expected_ns)
+
+
 def _head(state: FabricState, alert: Alert) -> Mapping[str, Any] | None:
-    """Return the newest verdict about the job of an alert; None if it is no alert about a job."""
+    """Return the newest verdict about the job of an alert; None if it is no alert about a job, or if the
+    verdict does not tell how the job is.
+    """
     job = state.jobs.jobs.get(alert["subject"]) if alert["kind"] in JOB_KINDS else None
-    return None if job is None or job.head["verdict"] == Verdict.UNKNOWN else job.head
+    if job is None or (job.head["verdict"] == Verdict.UNKNOWN and not _is_in_time(job.head)):
+        return None
+    return job.head
 
 
 def _is_about(kind: AlertKind, head: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from fabrictime.state.freshness import CURRENT, HistoryAge, consequence
 from fabrictime.state.incidents import MOVABLE_KINDS, Incident, incidents
 from fabrictime.state.queue_history import QueueDepth
 from schemas.ids import end_parts
-from schemas.records import Alert, LinkHealth, LinkState, Severity
+from schemas.records import Alert, AlertKind, LinkHealth, LinkState, Severity
 from schemas.records import Verdict as JobVerdict
 from schemas.units import counted
 
@@ -112,7 +112,7 @@ def overview(
         listed,
         slow_jobs,
         _worst_link(state),
-        _worst_queue(state),
+        _worst_queue(state, [one.cause.subject for one in listed if one.cause.kind == AlertKind.CONTENTION]),
         len(state.queues.all_newest()),
         _cleared(state),
         groups,
@@ -238,11 +238,18 @@ def _worst_link(state: FabricState) -> LinkHealth | None:
     )
 
 
-def _worst_queue(state: FabricState) -> tuple[str, QueueDepth] | None:
-    longest = max(
-        ((queue.delay_ns(queue.mean_bytes), number) for number, queue in state.queues.all_newest().items()),
+def _worst_queue(state: FabricState, persistent: Sequence[str]) -> tuple[str, QueueDepth] | None:
+    """Return the link with the longest wait, and its queue; None if no wait is worth a remark. That of a link
+    with a `persistent` queue always is.
+    """
+    queues = state.queues.all_newest()
+    listed = {state.cable_graph.existing_number(link) for link in persistent}
+    longest_ns, number = max(
+        (
+            (wait_ns, number)
+            for number, queue in queues.items()
+            if (wait_ns := queue.delay_ns(queue.mean_bytes)) >= MIN_QUEUE_NS or number in listed
+        ),
         default=(0.0, 0),
     )
-    if longest[0] < MIN_QUEUE_NS:
-        return None
-    return state.cable_graph.name(longest[1]), state.queues.all_newest()[longest[1]]
+    return (state.cable_graph.name(number), queues[number]) if longest_ns > 0 else None

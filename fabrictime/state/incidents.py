@@ -39,6 +39,7 @@ KINDS: Final = (
     AlertKind.LINK_FLAPPING,
     AlertKind.LINK_GREY,
     AlertKind.MISWIRED,
+    AlertKind.UNEXPLAINED_LOSS,
     AlertKind.CONTENTION,
     AlertKind.JOB_HANG,
     AlertKind.JOB_SLOW,
@@ -48,7 +49,7 @@ KINDS: Final = (
 LINK_KINDS: Final = frozenset(
     {AlertKind.LINK_DOWN, AlertKind.LINK_GREY, AlertKind.LINK_FLAPPING, AlertKind.MISWIRED}
 )
-MOVABLE_KINDS: Final = frozenset(KINDS) - {AlertKind.MISWIRED}
+MOVABLE_KINDS: Final = frozenset(KINDS) - {AlertKind.MISWIRED, AlertKind.UNEXPLAINED_LOSS}
 """Kinds to which actions on flows may answer."""
 _HEALTH_KINDS: Final = {
     HealthKind.LINK: {

@@ -2,11 +2,13 @@
 // rendered again with every change of the page.
 // put({rows}), each [key, cells]; a cell is a text or a list of parts [classes, text, title, values]. Values are
 // drawn as a line in place of the text; a string in their place is an address, and the text becomes a link.
+// A line is as high as its values differ, but a difference of a twentieth is no more than a quarter of its height.
 // `first`: the rows to show once it is mounted. Emits `ready`, and `pick` with the key of a clicked row (or Enter).
 const SPARK = { width: 110, height: 24 };
 
 function spark(values) {
-  const low = Math.min(...values), span = Math.max(...values) - low || 1;
+  const high = Math.max(...values), span = Math.max(high - Math.min(...values), 0.2 * high) || 1;
+  const low = (high + Math.min(...values) - span) / 2;
   const at = (v, i) => `${((i * (SPARK.width - 4)) / Math.max(1, values.length - 1) + 2).toFixed(1)},${(SPARK.height - 3 - ((v - low) * (SPARK.height - 6)) / span).toFixed(1)}`;
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   for (const [name, value] of Object.entries(SPARK)) svg.setAttribute(name, value);

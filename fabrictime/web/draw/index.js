@@ -18,8 +18,8 @@ export const color = (k) => (dark() ? PATHS_DARK : PATHS_LIGHT)[k % 8];
 
 // Link states in Okabe and Ito's colours. Shapes and dashes repeat the information.
 export const STATE_NAMES = ["unknown", "UP", "GREY", "FLAPPING", "DOWN"];
-const STATES_LIGHT = ["#a4acb9", "#5d7f9e", "#d98f00", "#a85f96", "#d04a00"];
-const STATES_DARK = ["#5c6575", "#5f86a8", "#f0b43c", "#e39cc6", "#ff7a3c"];
+const STATES_LIGHT = ["#7d8694", "#5d7f9e", "#d98f00", "#a85f96", "#d04a00"];
+const STATES_DARK = ["#828c9e", "#5f86a8", "#f0b43c", "#e39cc6", "#ff7a3c"];
 export const stateInk = (k) => (dark() ? STATES_DARK : STATES_LIGHT)[k];
 export const ramp = () => (dark() ? VIRIDIS : [...VIRIDIS].reverse());
 const SAFE = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };

@@ -24,6 +24,8 @@ IN_TIME = {"iteration_ns": 641_000_000, "expected_iteration_ns": 640_000_000}
         ({"kind": "LINK_DOWN"}, "GREY", "loses 47.4%"),
         ({}, "UP", "now UP; before: loses 47.4%"),
         ({"kind": "MISWIRED"}, "UP", "loses 47.4%"),
+        ({"kind": "LINK_FLAPPING"}, "DOWN", "loses 10.7%"),
+        ({"kind": "LINK_FLAPPING"}, "GREY", "loses 47.4%"),
     ],
 )
 def test_the_loss_in_the_text_is_the_newest(
@@ -43,6 +45,13 @@ def test_the_loss_in_the_text_is_the_newest(
     [
         ("JOB_SLOW", "HEALTHY", {}, "its newest verdict is healthy; before: job llama is slow", True),
         ("JOB_SLOW", "UNKNOWN", {}, "job llama is slow", False),
+        (
+            "JOB_SLOW",
+            "UNKNOWN",
+            IN_TIME,
+            "its iterations take the expected time again; before: job llama is slow",
+            True,
+        ),
         ("JOB_SLOW", "SLOW_FLOW", {}, "job llama: SLOW_FLOW: h1 to h2 is slow", False),
         ("JOB_SLOW", "DEAD_RANK", {}, "its newest verdict is dead rank; before: job llama is slow", True),
         ("JOB_HANG", "DEAD_RANK", {}, "job llama: DEAD_RANK: h1 to h2 is slow", False),
@@ -73,6 +82,19 @@ def test_an_alert_about_a_job_states_its_newest_verdict(
     )
     fill(state, ("fabric.diagnoses", "llama", record))
     assert (text_now(state, alert), has_recovered(state, alert)) == (text, is_over)
+
+
+@pytest.mark.parametrize("is_candidate", [False, True])
+def test_a_queue_that_is_gone_persists_no_more(state: FabricState, fabric: Any, is_candidate: bool) -> None:
+    """The tab Contention has no active window then."""
+    link, other = fabric.up("leaf1", 1), fabric.up("leaf2", 1)
+    alert = fabric.alert(link, "30 kB queued", kind="CONTENTION", links=[link])
+    assert (text_now(state, alert), has_recovered(state, alert)) == ("30 kB queued", False)
+    places = {"link": other, "candidates": [link]} if is_candidate else {"link": link}
+    for name, text in (("OPENED", "30 kB queued"), ("CLOSED", "no queue persists now; before: 30 kB queued")):
+        window = fabric.contention(link, state=name) | places
+        fill(state, ("fabric.contention", window["link"], window))
+        assert (text_now(state, alert), has_recovered(state, alert)) == (text, name == "CLOSED")
 
 
 def test_a_job_faster_than_expected_is_not_slow(fabric: Any) -> None:

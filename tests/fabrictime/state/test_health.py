@@ -118,6 +118,11 @@ def test_the_worst_queue_is_the_one_with_the_longest_delay(healthy: FabricState,
     fill(healthy, ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": float(few_bytes)}})))
     view = of(healthy, fabric)
     assert (view.worst_queue, view.queues) == (None, 1)
+    window = fabric.contention(link, opened_ns=fabric.now_ns - 9 * S)
+    fill(healthy, ("fabric.contention", link, window))  # the list of incidents names it
+    persistent = of(healthy, fabric).worst_queue
+    assert persistent is not None
+    assert persistent[0] == link
     fabric.now_ns += S
     fill(healthy, ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 9e4}})))
     worst = of(healthy, fabric).worst_queue

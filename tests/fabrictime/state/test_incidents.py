@@ -163,6 +163,18 @@ def test_a_queue_on_a_lossy_link_has_the_same_cause() -> None:
     assert summary(group(listed, set())) == [("Link loses packets", "leaf1:swp3 ⇄ spine1:swp1", 2)]
 
 
+def test_a_queue_is_no_cause_of_losses(state: FabricState, fabric: Any) -> None:
+    """Losses without a located cause may be at the link of the queue; they stay a problem of their own."""
+    listed = [
+        problem("CONTENTION", "leaf1:swp3>spine1:swp1"),
+        problem("UNEXPLAINED_LOSS", "losses@sim", candidates=("leaf1:swp3<>spine1:swp1",)),
+    ]
+    assert summary(group(listed, set())) == [
+        ("Loss without a located cause", "leaf1:swp3 ⇄ spine1:swp1", 1),
+        ("Queue persists", "leaf1:swp3 → spine1:swp1", 1),
+    ]
+
+
 def test_an_acknowledged_problem_comes_last(state: FabricState, fabric: Any) -> None:
     fill(state, *fabric.fleet(peers=1))
     first, second = fabric.up("leaf1", 1), fabric.up("leaf2", 2)
@@ -188,7 +200,7 @@ def test_a_link_that_is_down_without_an_alert_is_an_incident_once(state: FabricS
     assert len(incidents(state, S)[0].problems) == 1
 
 
-def test_a_job_that_hung_and_goes_on_is_told_in_the_past_and_comes_last(
+def test_a_job_that_hung_and_goes_on_has_a_title_in_the_past_and_comes_last(
     state: FabricState, fabric: Any
 ) -> None:
     link = fabric.up("leaf1", 1)

@@ -12,7 +12,7 @@ from fabrictime.state.fabric_state import is_cleared
 from fabrictime.state.labels import arrow, kind_label
 from fabrictime.web.addresses import fabric_address
 from schemas.ids import host_of
-from schemas.records import Alert, Severity
+from schemas.records import Alert, AlertKind, Severity
 from schemas.units import delay_text, number_text, seconds_text
 
 AnyRecord = Mapping[str, object]
@@ -82,14 +82,14 @@ def note_rows(index: NoteIndex, alert: Alert, now_ns: int) -> list[tuple[str, st
 
 
 def related_links(alert: Alert) -> list[tuple[str, str]]:
-    """Return (label, address) of the links that an alert names, or else of its hosts, and of its jobs."""
+    """Return (label, address) of the links that an alert names, or of its hosts, and of its jobs."""
     links = list(alert["links"]) or [alert["subject"]] * (">" in alert["subject"])
     cables: dict[str, str] = {}
     for link in links:
         cables.setdefault("<>".join(sorted(link.replace("<>", ">").split(">"))), link)
     labelled = [(f"{arrow(link)} in the fabric", fabric_address(link=link)) for link in cables.values()]
-    if not labelled:
-        hosts = dict.fromkeys(host_of(nic) for nic in alert["nics"])
+    if not labelled or alert["kind"] == AlertKind.HOST_DOWN:
+        hosts = dict.fromkeys(host_of(nic) for nic in alert["nics"] or [alert["subject"]])
         labelled = [(f"{host} in the fabric", fabric_address(node=host)) for host in hosts]
     labelled += [(f"job {job}", fabric_address(job=job)) for job in alert["jobs"]]
     return labelled[:MAX_LINKS]

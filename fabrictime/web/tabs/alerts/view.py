@@ -31,6 +31,8 @@ LISTS: Final = {"active": "active", "all": "with cleared"}
 ALERTS_SHOWN: Final = 200
 GROUPED_SHOWN: Final = 4
 EVIDENCE_PERIOD_S: Final = 60.0
+HINT: Final = "A click on an alert opens its evidence."
+NO_EVIDENCE: Final = "The newest active alert opens here, with its evidence."
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
         self.table = table(columns, "alerts", self._on_row, cells)
 
     def _build_alert(self) -> None:
-        self.nothing = empty("A click on an alert opens its evidence.", "alert-nothing")
+        self.nothing = empty(HINT, "alert-nothing")
         self.part = part("alert")
         with self.part:
             self.title = text("", "ft-title", test="alert-title")
@@ -152,7 +154,8 @@ class AlertsTab(LiveTab[AlertsChoice]):
 
     def _show_alert(self, alert: Alert | None, now_ns: int, notes: list[tuple[str, str]]) -> None:
         self.part.set_visibility(alert is not None)
-        self.nothing.set_visibility(alert is None and bool(self.state.alerts))
+        self.nothing.set_visibility(alert is None)
+        self.nothing.set_text(HINT if self.state.alerts else NO_EVIDENCE)
         if alert is None:
             return
         self.title.set_text(alert["text"])

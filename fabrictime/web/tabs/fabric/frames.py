@@ -6,16 +6,23 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from actuators.notify.runbooks import title_of
 from fabrictime.state.cable_graph import Plan
 from fabrictime.state.fabric_state import HOUR_NS, STATES, UP, FabricState
 from fabrictime.state.labels import aliased_text, arrow, readable
 from fabrictime.state.queue_history import QueueDepth
 from schemas.ids import natural
-from schemas.records import Alert, ContentionWindow, Flow, LinkState
+from schemas.records import Alert, AlertKind, ContentionWindow, Flow, HealthKind, LinkHealth, LinkState
 from schemas.units import bytes_text, delay_text, percent_text
 
 LinkMetric = Literal["state", "queue", "load"]
 
+OF_SHARD: Final = {
+    HealthKind.PATHS: AlertKind.UNEXPLAINED_LOSS,
+    HealthKind.TRACES: AlertKind.TRACING_BLIND,
+    HealthKind.CLASSES: AlertKind.CLASS_REWRITTEN,
+}
+"""Maps the kind of a health record about a whole shard to that of its alert."""
 DEEPEST_SHOWN: Final = 12
 MINUTE_MS: Final = 60_000
 
@@ -235,13 +242,19 @@ def trouble_rows(state: FabricState) -> list[dict[str, Any]]:
     return [
         {
             "id": name,
-            "subject": arrow(name) if "@" not in name else f"shard {record['shard']}",
+            "subject": arrow(name) if "@" not in name else _shard_text(record),
             "state": record["state"],
             "text": readable(record["text"]),
             "aliased": aliased_text(record["candidates"], name) if "@" not in name else "",
         }
         for _, _, name, record in ranked_rows
     ]
+
+
+def _shard_text(record: LinkHealth) -> str:
+    """Return the name of a trouble that no link, NIC or host of a shard can be named for."""
+    kind = OF_SHARD.get(record["kind"], AlertKind.UNKNOWN)
+    return f"{title_of(kind)}: shard {record['shard']}"
 
 
 def deepest_rows(state: FabricState, drawn: DrawnPlan, metric: LinkMetric) -> list[dict[str, Any]]:

@@ -30,6 +30,14 @@ def test_alerts_are_ordered_by_urgency(fabric: Any) -> None:
     assert links[0][1] == "/fabric?link=leaf1%3Aswp3%3Espine1%3Aswp1"
 
 
+def test_an_alert_about_a_host_leads_to_the_host(fabric: Any) -> None:
+    links = [link for link in fabric.links() if link.startswith("h1:")]
+    fields = {"kind": "HOST_DOWN", "links": links, "nics": ["h1/eth1"]}
+    assert alert_frames.related_links(fabric.alert("h1", "h1 is down", **fields)) == [
+        ("h1 in the fabric", "/fabric?node=h1")
+    ]
+
+
 def test_evidence_is_the_record_with_its_time_else_the_nearest_of_its_nic() -> None:
     found = [
         (100, {"nic": "h1/eth1", "evaluated_ns": 7}),

@@ -21,6 +21,14 @@ def test_a_link_of_unknown_rate_shows_delays_instead_of_bytes(state: FabricState
     assert figures.depth == "10.0 µs (link rate unknown)"
 
 
+def test_a_trouble_of_a_shard_is_named_by_its_kind(state: FabricState, fabric: Any) -> None:
+    record = fabric.health(fabric.up("leaf1", 1), "GREY")
+    record |= {"subject": "losses@sim", "kind": "PATHS", "shard": "sim", "links": []}
+    fill(state, ("fabric.link-health", record["subject"], record))
+    (row,) = fabric_frames.trouble_rows(state)
+    assert row["subject"] == "Loss without a located cause: shard sim"
+
+
 def test_the_past_hour_shows_state_changes_and_flaps(state: FabricState, fabric: Any) -> None:
     link, now = fabric.up("leaf1", 1), fabric.now_ns
     frame = fabric_frames.hour_frame(state, state.cable_graph.number(link) or 0, now)

@@ -136,7 +136,7 @@ def test_a_cleared_alert_has_both_times(fabric: Any) -> None:
     assert frames.cleared_rows([loss], 71 * S)[0]["where"] == "shard sim"
 
 
-def test_a_text_that_does_not_fit_ends_with_dots_after_a_whole_word() -> None:
+def test_a_text_that_does_not_fit_ends_with_dots() -> None:
     assert frames.shortened("short") == "short"
     text = frames.shortened("rank 40 on h20, " * 20)
     assert len(text) <= frames.TEXT_SHOWN
