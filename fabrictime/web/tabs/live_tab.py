@@ -81,7 +81,7 @@ class LiveTab(Tab[TabChoice]):
         fleet = (
             f"of {count_text(cable_count)}, {counted(summary.hosts, 'host')}, {counted(summary.nics, 'NIC')}"
         )
-        is_known = cable_count and not verdict.missing
+        is_known = cable_count > counts[LinkState.UNKNOWN] and not verdict.missing
         self._kpi("cables", count_text(counts[LinkState.UP]) if is_known else "—", fleet)
         by_state = [f"{count} {name}" for name, count in trouble.items()]
         by_state += [f"{counts[LinkState.UNKNOWN]} unknown"] if counts[LinkState.UNKNOWN] else []
