@@ -106,13 +106,18 @@ def overview(
     healthy = sum(head["verdict"] != JobVerdict.UNKNOWN and not is_slow(head) for head in running)
     fleet = Fleet(len(state.nics), len(hosts), len(running), healthy, state.cable_counts())
     slow_jobs = sorted((head for head in running if is_slow(head)), key=lambda head: head["since_ns"])
+    persistent = [
+        one.cause.subject
+        for one in listed
+        if one.cause.kind == AlertKind.CONTENTION and not one.has_recovered
+    ]
     return Overview(
         health(fleet, listed, evidence, history, log_age_s),
         fleet,
         listed,
         slow_jobs,
         _worst_link(state),
-        _worst_queue(state, [one.cause.subject for one in listed if one.cause.kind == AlertKind.CONTENTION]),
+        _worst_queue(state, persistent),
         len(state.queues.all_newest()),
         _cleared(state),
         groups,

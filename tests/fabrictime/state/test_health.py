@@ -123,6 +123,10 @@ def test_the_worst_queue_is_the_one_with_the_longest_delay(healthy: FabricState,
     persistent = of(healthy, fabric).worst_queue
     assert persistent is not None
     assert persistent[0] == link
+    alert = fabric.alert(link, "queue", kind="CONTENTION", links=[link])
+    fill(healthy, ("fabric.contention", link, window | {"state": "CLOSED"}))
+    fill(healthy, ("fabric.alerts", alert["alert_id"], alert))  # active for a while after the queue has gone
+    assert of(healthy, fabric).worst_queue is None
     fabric.now_ns += S
     fill(healthy, ("fabric.queues", "fabric", fabric.queues({link: {"depth_mean_bytes": 9e4}})))
     worst = of(healthy, fabric).worst_queue

@@ -227,7 +227,7 @@ def test_kinds_that_do_not_fit_below_a_figure_are_counted() -> None:
     assert kinds_text([{"kind": kind} for kind in kinds]) == "host down, job hang, 2 more"
 
 
-def test_cables_whose_state_is_not_read_yet_are_no_zero(tab: Tab, state: FabricState, fabric: Any) -> None:
+def test_cables_of_unknown_state_are_not_counted_as_zero(tab: Tab, state: FabricState, fabric: Any) -> None:
     fill(state, *((topic, key, record) for topic, key, record in fabric.fleet() if topic == "fabric.paths"))
     tab.start_live()
     assert tab.live.summary().cables["UNKNOWN"] > 0
