@@ -293,22 +293,24 @@ def rack_rows(state: FabricState, drawn: DrawnPlan, rack: str) -> list[dict[str,
             continue
         uplink, downlink = plan.links[2 * cable : 2 * cable + 2]
         _, _, leaf, leaf_port = plan.cables[cable]
-        row = _port_row(state, uplink, downlink, nic, f"{plan.nodes[leaf][0]}:{leaf_port}")
-        ranked_rows.append((-max(state.state(uplink), state.state(downlink)), natural(nic), row))
+        row = _port_row(state, uplink, downlink, nic, f"{plan.nodes[leaf][0]}:{leaf_port}", nic)
+        ranked_rows.append((-STATES.index(row["state"]), natural(nic), row))
     return [row for *_, row in sorted(ranked_rows, key=lambda ranked: ranked[:2])]
 
 
-def _port_row(state: FabricState, out: int, back: int, port: str, far: str) -> dict[str, Any]:
-    """Return the row of a port: the state of its cable, and queue and load of its outgoing link `out`. `back`
-    is the link in return.
+def _port_row(state: FabricState, out: int, back: int, port: str, far: str, nic: str) -> dict[str, Any]:
+    """Return the row of a port: the state of its cable or its `nic`, and queue and load of its outgoing link
+    `out`. `back` is the link in return.
     """
     queue = state.queues.newest(out)
     load = None if queue is None else queue.utilisation
+    nic_state = state.nic_state.get(nic, 0)
+    cable_state = max(state.state(out), state.state(back))
     return {
         "id": state.cable_graph.name(out),
         "port": port,
         "far": far,
-        "state": STATES[max(state.state(out), state.state(back))],
+        "state": STATES[max(cable_state, nic_state) if nic_state > UP else cable_state],
         "depth": "—" if queue is None else bytes_text(queue.mean_bytes),
         "load": "—" if load is None else percent_text(load),
     }
@@ -323,14 +325,13 @@ def node_rows(state: FabricState, drawn: DrawnPlan, node: str) -> list[dict[str,
         if node not in (low_name, high_name):
             continue
         uplink, downlink = plan.links[2 * k : 2 * k + 2]
-        worst = max(state.state(uplink), state.state(downlink))
         if low_name == node:
             out, back, port, far = uplink, downlink, low_port, f"{high_name}:{high_port}"
         else:
             out, back, port, far = downlink, uplink, high_port, f"{low_name}:{low_port}"
         queue = state.queues.newest(out)
-        row = _port_row(state, out, back, port, far)
-        ranked_rows.append((-worst, 0.0 if queue is None else -queue.mean_bytes, k, row))
+        row = _port_row(state, out, back, port, far, f"{node}/{port}")
+        ranked_rows.append((-STATES.index(row["state"]), 0.0 if queue is None else -queue.mean_bytes, k, row))
     return [row for *_, row in sorted(ranked_rows, key=lambda ranked: ranked[:3])]
 
 

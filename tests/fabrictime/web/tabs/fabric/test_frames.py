@@ -53,3 +53,7 @@ def test_a_rack_lists_its_nics_with_their_cables_the_worst_first(state: FabricSt
     ]
     assert rows[1]["id"] == fabric.first("h3/eth1")
     assert fabric_frames.rack_rows(state, drawn, "r9") == []
+    host = fabric.health(fabric.first("h3/eth1"), "DOWN") | {"subject": "h3", "kind": "HOST", "links": []}
+    fill(state, ("fabric.link-health", "h3", host))  # red in the map, too
+    assert [row["state"] for row in fabric_frames.rack_rows(state, drawn, "r2")] == ["DOWN", "DOWN"]
+    assert [row["state"] for row in fabric_frames.node_rows(state, drawn, "h3")] == ["DOWN"]
