@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Final, NotRequired, Protocol, TypedDict, TypeVar, overload
@@ -38,6 +39,7 @@ __all__ = [
     "fingerprint_of_schema",
     "header",
     "name_of",
+    "other_fingerprints",
     "parsed_schema",
     "raw_schema",
     "record_names",
@@ -345,6 +347,13 @@ def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[_Writ
     raise BadRecord(
         "UNKNOWN_SCHEMA", f"{name}: begins with {data[:2].hex() or 'nothing'}, expected c301 or 00"
     )
+
+
+def other_fingerprints(values: Iterable[bytes | None]) -> Counter[bytes]:
+    """Count the messages by the fingerprint of their schema, without those of released schemas."""
+    released = _schemas()
+    written = (value[2:HEADER_BYTES] for value in values if value and value[:2] == SINGLE_OBJECT)
+    return Counter(fingerprint for fingerprint in written if fingerprint not in released)
 
 
 _registered_writers: WeakKeyDictionary[Registry, dict[int | bytes, _Writer]] = WeakKeyDictionary()

@@ -5,8 +5,9 @@ the message cannot be read, nor the time at which it expires. It is processed as
 arrived: the applier refuses a decision that has expired meanwhile, or that a newer one of its flow excludes.
 A message is refused once all rows of the topic have arrived without its schema.
 
-Of config and fallbacks only the newest message of a key waits. Config, which can stop all actions, waits
-beyond all limits.
+Of fallbacks only the newest message of a key waits. Of config the newest `MAX_CONFIGS` wait, beyond all
+other limits, because config can stop all actions. Each is checked once it can be read, and ends the wait of
+those before it if it counts: so a message without a signature takes the place of no other.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ MAX_WAIT_S: Final = 60.0
 MAX_MESSAGES: Final = 1000
 MAX_BYTES: Final = 32 << 20
 """Limits of the messages that wait: their number, and the sum of their values' sizes."""
+MAX_CONFIGS: Final = 16
+"""Largest number of config messages of one key that wait."""
 _CONFIG: Final = "config"
 
 
@@ -86,7 +89,9 @@ class PendingMessages:
         try:
             self._handlers[kind](message)
         except SchemaUnread as unread:
-            if kind != "decision":
+            if kind == _CONFIG:
+                self._limit_configs(message)
+            elif kind != "decision":
                 self.supersede(message)
             waiting = _Waiting(kind, message, self._now_s())
             is_full = len(self._waiting) >= MAX_MESSAGES or self._bytes + waiting.size_bytes > MAX_BYTES
@@ -102,10 +107,23 @@ class PendingMessages:
 
         Config and fallbacks are read from their beginning, so no offset is to be done.
         """
-        for number, waiting in list(self._waiting.items()):
-            older = waiting.message
-            if (older.place, older.key) == (message.place, message.key) and older.offset < message.offset:
-                self._end(number)
+        for number in self._older(message):
+            self._end(number)
+
+    def _limit_configs(self, message: Message) -> None:
+        """Drop the oldest messages with the topic and key of `message` if too many wait."""
+        older = self._older(message)
+        for number in older[: max(0, len(older) + 1 - MAX_CONFIGS)]:
+            self._end(number)
+
+    def _older(self, message: Message) -> list[int]:
+        """Return the numbers of the waiting messages before `message` with its topic and key."""
+        return [
+            number
+            for number, waiting in self._waiting.items()
+            if (waiting.message.place, waiting.message.key) == (message.place, message.key)
+            and waiting.message.offset < message.offset
+        ]
 
     def retry(self, whole_at_s: float) -> None:
         """Process the messages again, and refuse those whose schema was not on the topic at `whole_at_s`."""

@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from schemas.kafka import rebootstrap
 from schemas.kafka.message import Message, Place
 from schemas.kafka.reader import warn_once
+from schemas.kafka.schema_log import arrive
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.kafka.start import Start
 from schemas.log_time import append_ns_of
@@ -33,8 +34,9 @@ class AsyncTopicReader:
     def __init__(self, cluster: KafkaSettings | str) -> None:
         """Create the client without connecting."""
         rebootstrap.install()
+        self._cluster = as_settings(cluster)
         self.consumer: Any = AIOKafkaConsumer(
-            **as_settings(cluster).aiokafka_options(),
+            **self._cluster.aiokafka_options(),
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",  # after `seek`, an offset out of range means that the log is new
@@ -109,11 +111,15 @@ class AsyncTopicReader:
                 self._missing[tp] = ends[tp]
 
     async def poll(self, wait_s: float, max_messages: int | None = None) -> list[Message]:
-        """Return the messages that arrive within `wait_s`, in order within each partition."""
+        """Return the messages that arrive within `wait_s`, in order within each partition.
+
+        Messages of another version wait until the log's schemas have been read for them.
+        """
         if not self.ends:  # without an assignment the client would wait for one
             await asyncio.sleep(wait_s)
             return []
         batches = await self.consumer.getmany(timeout_ms=round(wait_s * 1e3), max_records=max_messages)
+        await arrive(self._cluster, (raw.value for batch in batches.values() for raw in batch))
         received = (_message(raw_message) for batch in batches.values() for raw_message in batch)
         return [message for message in received if message is not None]
 

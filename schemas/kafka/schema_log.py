@@ -4,24 +4,28 @@
 writes. So an older process reads records of a newer one, by Avro's schema resolution. The key is the
 fingerprint in hexadecimal digits, the value the schema as JSON: no message is needed to read it.
 
-`LogSchemas` reads the topic when a message needs it. `FollowedSchemas` gets each row from a consumer that
+`LogSchemas` reads the topic when a message needs it. A reader in an event loop lets its messages wait until
+then, so that a slow log costs time and no record. `FollowedSchemas` gets each row from a consumer that
 follows the topic, so a process that must not wait has the schemas before the records.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache
 from typing import Any, Final
 
+from schemas import codec
 from schemas.kafka.message import Message
 from schemas.kafka.reader import BEGINNING, LogUnavailable, TopicReader
 from schemas.kafka.settings import KafkaSettings, as_settings
+from schemas.metrics.base import Sample
 from schemas.topics import SCHEMAS
 
 READ_EVERY_S: Final = 10.0
@@ -29,8 +33,12 @@ READ_EVERY_S: Final = 10.0
 complete read without the schema doubles it, up to `MAX_FACTOR` times."""
 MAX_FACTOR: Final = 16
 WAIT_S: Final = 2.0
-"""Longest time for which a message waits for a read. A slower one serves later messages: a slow log must not
-hold up the detection of dead links."""
+"""Longest time for which `LogSchemas.schema_of` waits for a read. A slower one serves later messages."""
+HOLD_S: Final = 6.0
+"""Longest time for which a reader's messages wait for reads: a slow log must not hold up the detection of
+dead links for long, and a worker that takes no message for `streams.stall_s` ends."""
+RETRY_S: Final = 1.0
+"""Time after a read that failed until the next one, while messages wait."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,8 +99,17 @@ class LogSchemas:
         self._schemas: dict[bytes, Mapping[str, Any]] = {}
         self._read_s = -READ_EVERY_S
         self._factor = 1
-        self._complete_reads = 0
+        self._hold_end_s = -READ_EVERY_S
+        """Monotonic time until which messages wait."""
+        self._is_complete = True
+        """Whether the last read reached the end of the topic."""
+        self._reading: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._waited = 0
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the number of messages that waited for a read."""
+        yield Sample("fabrictime_schema_waits_total", self._waited)
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> None:
         """Return None: our messages carry fingerprints."""
@@ -102,28 +119,69 @@ class LogSchemas:
         time."""
         if isinstance(schema_id, int):
             raise KeyError(f"schema {schema_id}: no schema registry is set")
-        with self._lock:
-            now_s = time.monotonic()
-            if schema_id not in self._schemas and now_s - self._read_s >= READ_EVERY_S * self._factor:
-                self._read_s, reads_before = now_s, self._complete_reads
-                reading = threading.Thread(target=self._read, name="schemas", daemon=True)
-                reading.start()
-                reading.join(WAIT_S)
-                if schema_id in self._schemas:
-                    self._factor = 1
-                elif self._complete_reads > reads_before:
-                    self._factor = min(2 * self._factor, MAX_FACTOR)
+        present = self._reading
+        reading = self._read_for({schema_id})
+        if reading is not None and reading is not present:
+            reading.join(WAIT_S)
         return self._schemas[schema_id]
 
-    def _read(self) -> None:
+    async def arrive(self, values: Iterable[bytes | None]) -> None:
+        """Wait until the topic has been read for the schemas of these messages, at most `HOLD_S`.
+
+        The next wait begins with the next read that is due: made-up fingerprints delay few messages.
+        """
+        fingerprints = codec.other_fingerprints(values)
+        waiting = sum(fingerprints.values())
+        while (reading := self._read_for(fingerprints.keys(), retries=True)) is not None:
+            left_s = self._hold_end_s - time.monotonic()
+            if left_s <= 0:
+                return
+            self._waited, waiting = self._waited + waiting, 0
+            await asyncio.to_thread(reading.join, left_s)
+            if not self._is_complete:
+                await asyncio.sleep(RETRY_S)
+
+    def _read_for(self, fingerprints: Set[bytes], *, retries: bool = False) -> threading.Thread | None:
+        """Return the present read, or a new one if it is due; None if no message has to wait for one.
+
+        `retries`: after a read that failed, the next one is due until the end of the wait.
+        """
+        if fingerprints <= self._schemas.keys():
+            return None
+        with self._lock:
+            if self._reading is not None and self._reading.is_alive():
+                return self._reading
+            now_s = time.monotonic()
+            if now_s - self._read_s >= READ_EVERY_S * self._factor:
+                self._hold_end_s = now_s + HOLD_S
+            elif self._is_complete or not retries or now_s >= self._hold_end_s:
+                return None
+            self._read_s = now_s
+            self._reading = threading.Thread(
+                target=self._read, args=(frozenset(fingerprints),), name="schemas", daemon=True
+            )
+            self._reading.start()
+            return self._reading
+
+    def _read(self, fingerprints: frozenset[bytes]) -> None:
+        self._is_complete = False
         try:
             self._schemas = read_schemas(self._cluster)
-            self._complete_reads += 1
         except LogUnavailable as error:
             _log.warning("schemas of other versions: %s", error)
+            return
+        self._is_complete = True
+        is_there = fingerprints <= self._schemas.keys()
+        self._factor = 1 if is_there else min(2 * self._factor, MAX_FACTOR)
 
 
 @cache
 def log_schemas(cluster: KafkaSettings) -> LogSchemas:
     """Return the process's only reader of a cluster's schemas."""
     return LogSchemas(cluster)
+
+
+async def arrive(cluster: KafkaSettings, values: Iterable[bytes | None]) -> None:
+    """Wait until the log's schemas have been read for these messages; not with a schema registry."""
+    if cluster.schema_registry_url is None:
+        await log_schemas(cluster).arrive(values)

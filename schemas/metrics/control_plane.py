@@ -73,6 +73,12 @@ STAGE_METRICS: Final = (
         "records",
     ),
     counter(
+        "schema_waits_total",
+        "Messages of another version that waited until the schemas on the log were read.",
+        WORKERS,
+        "records",
+    ),
+    counter(
         "decisions_total",
         "Decisions of the policy, by action.",
         WORKERS,

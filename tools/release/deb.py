@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 import tomllib
@@ -12,11 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from tools.release import tree
-from tools.release.packages import Package
+from tools.release.packages import SCRIPTS, Package
 from tools.release.wheels import ROOT
 
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-SCRIPTS: Final = ("postinst", "prerm", "postrm")
 
 
 def version() -> str:
@@ -83,7 +81,7 @@ def _write_control(root: Path, package: Package, machine: str) -> None:
     (folder / "conffiles").write_text(f"/etc/fabrictime/{package.settings}\n", encoding="utf-8")
     (folder / "md5sums").write_text("".join(sums), encoding="utf-8")
     for name in SCRIPTS:
-        shutil.copyfile(package.sources / name, folder / name)
+        (folder / name).write_text(package.text(name), encoding="utf-8")
         (folder / name).chmod(0o755)
 
 

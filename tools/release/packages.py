@@ -15,7 +15,9 @@ from tools.release.wheels import MACHINES
 
 COMMON: Final = "common.conf"
 """End of all units of a package that has this file."""
-_UNITS: Final = "lib/systemd/system"
+SCRIPTS: Final = ("postinst", "prerm", "postrm")
+"""Scripts of a package by Debian's names. `systemd.sh` follows their first `set -e`."""
+_UNITS: Final = "usr/lib/systemd/system"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ class Package:
         common = self.sources / COMMON
         if name.endswith(".service") and common.exists():
             text += common.read_text(encoding="utf-8")
+        if name in SCRIPTS:
+            functions = (Path(__file__).parent / "systemd.sh").read_text(encoding="utf-8")
+            text = text.replace("set -e\n", f"set -e\n{functions}", 1)
         return text
 
     def requirements(self) -> dict[str, str]:

@@ -36,7 +36,7 @@ LIMIT_S: Final = 180.0
 MAKE_ROOT_S: Final = 900.0
 NETWORK: Final = 71
 """The hosts' network is 10.71.0.0/24."""
-UNIT: Final = "lib/systemd/system/fabrictime.service"
+UNIT: Final = "usr/lib/systemd/system/fabrictime.service"
 STAGES: Final = ("map", "solve")
 
 

@@ -14,13 +14,16 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import faust
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
+
+from schemas.kafka.schema_log import arrive
+from schemas.kafka.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
 
@@ -133,14 +136,15 @@ def read_batches(app: Any, topic: str, receiver: Receiver | None) -> None:
     app.transport.receivers[topic] = receiver
 
 
-def run_consumer_in_loop(app: faust.App) -> None:
+def run_consumer_in_loop(app: faust.App, cluster: KafkaSettings) -> None:
     """Make the app's consumer run in the app's own event loop, before the app starts. No issue.
 
     Faust runs the consumer in a thread of its own. Each fetch then costs three thread wake-ups, of
     milliseconds each on a busy machine. In the loop, group heartbeats are late if anything blocks the loop:
     computations that take a considerable part of the session timeout belong in a thread.
     """
-    app.transport = _Transport(app.conf.broker_consumer, app)
+    transport = app.transport = _Transport(app.conf.broker_consumer, app)
+    transport.cluster = cluster
 
 
 class _LoopWorker:
@@ -184,10 +188,12 @@ class _Consumer(driver.Consumer):
         return _ConsumerTask(self, loop=self.loop, beacon=self.beacon)
 
     @property
+    def _own_transport(self) -> _Transport:
+        return cast("_Transport", self.transport)
+
+    @property
     def _receivers(self) -> Mapping[str, Receiver | None]:
-        transport: Any = self.transport
-        receivers: dict[str, Receiver | None] = transport.receivers
-        return receivers
+        return self._own_transport.receivers
 
     async def _drain_messages(self, fetcher: Any) -> None:
         """Deliver messages until the consumer or its fetcher stops.
@@ -198,6 +204,8 @@ class _Consumer(driver.Consumer):
         try:
             while not (self._stopped.is_set() or fetcher._stopped.is_set()):
                 records, active = await self._wait_next_records(FETCH_TIMEOUT_S)
+                values = [record.value for batch in (records or {}).values() for record in batch]
+                await arrive(self._own_transport.cluster, values)
                 for tp, batch in (records or {}).items():
                     if (
                         not (self.flow_active and self._deliver(tp, batch, active))
@@ -283,4 +291,6 @@ class _Transport(driver.Transport):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.cluster = KafkaSettings()
+        """Where messages of another version find their schemas."""
         self.receivers: dict[str, Receiver | None] = {}

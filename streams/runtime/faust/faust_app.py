@@ -66,7 +66,7 @@ def build_app(name: str, settings: StreamSettings, datadir: Path) -> faust.App:
         producer_max_request_size=MAX_MESSAGE_BYTES + 64 * 1024,
         worker_redirect_stdouts=False,
     )
-    run_consumer_in_loop(app)
+    run_consumer_in_loop(app, settings.kafka)
     return app
 
 

@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 
 import faust
 
+from schemas.kafka.schema_log import LogSchemas
+from schemas.metrics.sources import SOURCES
 from streams.runtime.faust.compat import PromptWorker
 from streams.runtime.faust.faust_app import build_app
 from streams.runtime.faust.readiness import Readiness
@@ -48,6 +50,8 @@ def run(settings: StreamSettings, apps: Sequence[AppStages]) -> int:
         raise ValueError(f"stages {settings.stages}: nothing to run, the sink needs history")
     _quiet_libraries()
     registry = settings.kafka.registry()
+    if isinstance(registry, LogSchemas):
+        SOURCES.add(registry.samples)
     datadir = Path(tempfile.mkdtemp(prefix="fabrictime-stream-"))
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)

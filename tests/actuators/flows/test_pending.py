@@ -148,3 +148,23 @@ def test_a_config_that_was_processed_after_its_wait_drops_those_before_it() -> N
     desk.schemas.add(b"b")
     desk.pending.retry(-math.inf)
     assert (desk.processed, len(desk.pending)) == ([1], 0)
+
+
+def test_a_config_that_nobody_can_read_takes_the_place_of_no_other() -> None:
+    """A message without a signature can name a made-up schema."""
+    desk = Desk()
+    desk.put(0, b"later", "config", "*")
+    desk.put(1, b"made up", "config", "*")
+    desk.schemas.add(b"later")
+    desk.pending.retry(desk.now_s)
+    assert (desk.processed, desk.refused, len(desk.pending)) == ([0], [(1, "UNKNOWN_SCHEMA")], 0)
+
+
+def test_the_number_of_waiting_configs_of_a_key_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "MAX_CONFIGS", 2)
+    desk = Desk()
+    for offset, key in enumerate(("*", "h1", "*", "*", "*")):
+        desk.put(offset, b"a", "config", key)
+    desk.schemas.add(b"a")
+    desk.pending.retry(-math.inf)
+    assert desk.processed == [1, 3, 4]

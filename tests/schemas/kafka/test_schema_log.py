@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -22,6 +23,7 @@ from schemas.kafka.reader import LogUnavailable
 from schemas.kafka.schema_log import FollowedSchemas, LogSchemas, SchemaUnread, log_schemas, read_schemas
 from schemas.kafka.settings import as_settings
 from schemas.topics import SCHEMAS
+from streams.runtime.settings import StreamSettings
 from tests.later_schema import later_message, later_schema, send_rows, send_schema
 
 RELEASED = codec.released_schemas()
@@ -104,6 +106,66 @@ def test_a_slow_log_holds_up_no_message(monkeypatch: pytest.MonkeyPatch) -> None
     answered.set()
     reading.join(60)
     assert registry.schema_of(fingerprint) == schema
+
+
+async def test_messages_wait_for_reads_that_are_slow_or_fail(
+    monkeypatch: pytest.MonkeyPatch, honest: Any
+) -> None:
+    """A slow log costs them time. Two messages share a read, and the next finds the schema."""
+    fingerprint, schema = later_schema("Nic")
+    message, reads = later_message("Nic", honest("Nic")), []
+
+    def read(cluster: Any) -> Any:
+        reads.append(cluster)
+        if len(reads) < 3:
+            raise LogUnavailable("it does not answer")
+        return {fingerprint: schema}
+
+    monkeypatch.setattr(schema_log, "read_schemas", read)
+    monkeypatch.setattr(schema_log, "RETRY_S", 0.0)
+    registry = LogSchemas("127.0.0.1:9")
+    ours = codec.encode("Nic", honest("Nic"))
+    await registry.arrive([None, b"", b"\xc3", ours])
+    assert reads == []
+    await asyncio.gather(registry.arrive([ours, message]), registry.arrive([message]))
+    assert codec.decode(message, "Nic", registry) == honest("Nic")
+    await registry.arrive([message])
+    assert len(reads) == 3
+    assert [sample.value for sample in registry.samples()] == [2]
+
+
+async def test_messages_wait_no_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch, honest: Any) -> None:
+    """The read goes on for later messages; until it has ended, a message of that version is refused."""
+    fingerprint, schema = later_schema("Nic")
+    message, answered = later_message("Nic", honest("Nic")), threading.Event()
+
+    def slow_read(cluster: Any) -> Any:
+        answered.wait(60)
+        return {fingerprint: schema}
+
+    monkeypatch.setattr(schema_log, "read_schemas", slow_read)
+    monkeypatch.setattr(schema_log, "HOLD_S", 0.01)
+    registry, before = LogSchemas("127.0.0.1:9"), set(threading.enumerate())
+    await registry.arrive([message])
+    with pytest.raises(codec.BadRecord, match="registry has no schema"):
+        codec.decode(message, "Nic", registry)
+    [reading] = [thread for thread in set(threading.enumerate()) - before if thread.name == "schemas"]
+    answered.set()
+    reading.join(60)
+    assert codec.decode(message, "Nic", registry) == honest("Nic")
+
+
+async def test_a_made_up_schema_holds_up_messages_for_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Any] = []
+    monkeypatch.setattr(schema_log, "read_schemas", lambda cluster: reads.append(cluster) or {})
+    registry = LogSchemas("127.0.0.1:9")
+    for number in range(3):
+        await registry.arrive([codec.SINGLE_OBJECT + number.to_bytes(8, "big")])
+    assert len(reads) == 1
+
+
+def test_a_worker_that_waits_for_schemas_has_not_stalled() -> None:
+    assert StreamSettings().stall_s > schema_log.HOLD_S
 
 
 def test_rows_that_are_no_schema_cost_a_line_in_the_log(log: str, caplog: pytest.LogCaptureFixture) -> None:

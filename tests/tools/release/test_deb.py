@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from tools.release import deb, tree
-from tools.release.packages import AGENT, PACKAGES, SERVICES
+from tools.release.packages import AGENT, PACKAGES, SCRIPTS, SERVICES
 
 
 def fields_of(package):
@@ -27,9 +27,9 @@ def test_the_services_need_the_agent_of_their_version():
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-@pytest.mark.parametrize("script", deb.SCRIPTS)
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_each_script_is_shell_that_stops_at_an_error(package, script):
-    path = package.sources / script
-    assert path.read_text().startswith("#!/bin/sh\n")
-    assert "\nset -e\n" in path.read_text()
-    subprocess.run(["sh", "-n", str(path)], check=True)
+    text = package.text(script)
+    assert text.startswith("#!/bin/sh\n")
+    assert "\nset -e\n" in text
+    subprocess.run(["sh", "-n"], input=text, text=True, check=True)

@@ -71,34 +71,101 @@ def test_a_unit_starts_the_installed_command_as_the_user_that_the_package_makes(
     assert re.search(rf"useradd .*\n.* {values['User']}$", package.text("postinst"), re.MULTILINE)
 
 
+@pytest.fixture
+def script(tmp_path):
+    """Run a script of a package in a folder in place of /etc and /var, with commands that are noted."""
+    commands = tmp_path / "bin"
+    for folder in (commands, tmp_path / "etc/fabrictime", tmp_path / "run/systemd/system"):
+        folder.mkdir(parents=True)
+
+    def run(package, name, *arguments, helpers=True, failing="nothing"):
+        noted = tmp_path / "noted"
+        noted.unlink(missing_ok=True)
+        for command in ("systemctl", "deb-systemd-invoke", "deb-systemd-helper"):
+            (commands / command).unlink(missing_ok=True)
+            if helpers or command == "systemctl":
+                fails = f'case " $* " in *" {failing} "*) exit 1 ;; esac'
+                (commands / command).write_text(f'#!/bin/sh\necho "{command} $*" >>{noted}\n{fails}\n')
+                (commands / command).chmod(0o755)
+        for command in ("getent", "install"):
+            (commands / command).unlink(missing_ok=True)
+            (commands / command).symlink_to("/bin/true")
+        for command in ("userdel", "groupdel"):
+            (commands / command).unlink(missing_ok=True)
+            (commands / command).symlink_to("/bin/false")
+        text = package.text(name)
+        for folder in ("/etc/", "/var/lib/", "/run/systemd/"):
+            text = text.replace(folder, f"{tmp_path}{folder}")
+        # dash and coreutils alone: this machine may have Debian's helpers
+        for command in ("rm", "rmdir"):
+            if not (commands / command).exists():
+                (commands / command).symlink_to(shutil.which(command))
+        done = subprocess.run(
+            ["/bin/sh", "-c", text, name, *arguments],
+            env={"PATH": str(commands)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        return lines, done.stdout + done.stderr
+
+    return run
+
+
 @pytest.mark.parametrize("others", [set(), {SERVICES.settings, "signing.key"}], ids=["alone", "others"])
-def test_a_purge_of_the_agent_leaves_files_of_others(tmp_path, others):
-    folder, commands = tmp_path / "etc", tmp_path / "bin"
-    folder.mkdir()
+def test_a_purge_of_the_agent_leaves_files_of_others(tmp_path, script, others):
+    folder = tmp_path / "etc/fabrictime"
     for name in {"fabrictime.toml", "fleet.toml", "probe.key"} | others:
         (folder / name).touch()
-    commands.mkdir()
-    for name in ("systemctl", "getent"):
-        (commands / name).symlink_to("/bin/false")
-    text = AGENT.text("postrm").replace("/etc/fabrictime", str(folder))
-    text = text.replace("/var/lib/fabrictime", str(tmp_path / "data"))
-    environment = {"PATH": f"{commands}:/usr/bin:/bin"}
-    subprocess.run(["sh", "-c", text, "postrm", "purge"], env=environment, check=True)
+    script(AGENT, "postrm", "purge")
     assert {file.name for file in folder.glob("*")} == others
     assert folder.exists() == bool(others)
 
 
-def test_an_installation_ends_well_if_a_service_does_not_start_again(tmp_path):
-    for name in ("getent", "install"):
-        (tmp_path / name).symlink_to("/bin/true")
-    systemctl = tmp_path / "systemctl"
-    systemctl.write_text('#!/bin/sh\n[ "$1" != try-restart ]\n')
-    systemctl.chmod(0o755)
-    text = SERVICES.text("postinst").replace("/run/systemd/system", str(tmp_path))
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    command = ["sh", "-c", text, "postinst", "configure"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert "a service did not start again" in done.stdout
+@pytest.mark.parametrize("helpers", [True, False], ids=["Debian", "others"])
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_an_upgrade_ends_well_if_the_daemon_does_not_start_again(tmp_path, script, package, helpers):
+    """Debian's policy: a unit that fails must not leave the package half configured."""
+    (tmp_path / "etc/fabrictime/fleet.toml").touch()
+    restart = "restart" if package is AGENT else "try-restart"
+    lines, text = script(package, "postinst", "configure", "0.0.9", helpers=helpers, failing=restart)
+    command = "deb-systemd-invoke" if helpers else "systemctl"
+    assert [line for line in lines if line.startswith(f"{command} {restart} {package.name}.service")]
+    assert f"{restart} failed: {package.name}.service" in text
+
+
+@pytest.mark.parametrize(("state", "action"), [("nothing", "enable"), ("was-enabled", "update-state")])
+def test_an_upgrade_leaves_an_agent_disabled_that_was_disabled(script, state, action):
+    lines, _ = script(AGENT, "postinst", "configure", "0.0.9", failing=state)
+    assert f"deb-systemd-helper {action} fabrictime.service" in lines
+
+
+@pytest.mark.parametrize(("versions", "is_first"), [("1", True), ("2", False)])
+def test_the_first_installation_of_an_rpm_enables_the_agent(script, versions, is_first):
+    lines, _ = script(AGENT, "postinst", versions, helpers=False)
+    assert ("systemctl enable --quiet fabrictime.service" in lines) == is_first
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_an_upgrade_stops_no_daemon_and_a_removal_does(script, package):
+    for argument in ("upgrade", "1", "deconfigure"):
+        assert script(package, "prerm", argument)[0] == []
+    lines, _ = script(package, "prerm", "remove", failing="stop")
+    assert lines[0].startswith(f"deb-systemd-invoke stop {package.name}.service")
+
+
+@pytest.mark.parametrize(("argument", "is_left"), [("purge", False), ("0", False), ("remove", True)])
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_a_purge_forgets_that_units_were_enabled(tmp_path, script, package, argument, is_left):
+    names = [name.replace("@", "@worker") for name, _ in package.files if name.endswith(".service")]
+    folder = tmp_path / "etc/systemd/system/multi-user.target.wants"
+    folder.mkdir(parents=True)
+    for name in [*names, "other.service"]:
+        (folder / name).symlink_to("/nowhere")
+    script(package, "postrm", argument)
+    assert {path.name for path in folder.glob("*")} == {"other.service", *(names if is_left else ())}
 
 
 def test_services_start_again_after_any_failure_but_not_at_once():

@@ -26,15 +26,15 @@ def make(monkeypatch, tmp_path):
 def test_the_agent_brings_the_command_and_the_guide(make):
     paths = make(AGENT)
     assert {"opt/fabrictime/bin/python", "opt/fabrictime/bin/fabrictime", "usr/bin/fabrictime"} <= paths
-    assert {"lib/systemd/system/fabrictime.service", "etc/fabrictime/fabrictime.toml"} <= paths
+    assert {"usr/lib/systemd/system/fabrictime.service", "etc/fabrictime/fabrictime.toml"} <= paths
     assert "usr/share/doc/fabrictime/deploy.md" in paths
 
 
 def test_the_services_bring_units_and_settings_and_no_file_of_the_agent(make):
     paths = make(SERVICES)
     assert paths == {
-        "lib/systemd/system/fabrictime-services.service",
-        "lib/systemd/system/fabrictime-service@.service",
+        "usr/lib/systemd/system/fabrictime-services.service",
+        "usr/lib/systemd/system/fabrictime-service@.service",
         "etc/fabrictime/services.toml",
         "usr/share/doc/fabrictime-services/copyright",
     }
