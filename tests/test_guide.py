@@ -189,6 +189,7 @@ def test_figures_of_the_pages_are_constants_of_the_code() -> None:
             f"one probe key, {' or '.join(map(str, KEY_BYTES))} random bytes",
             f"`probe.key` | the fleet's probe key, mode {plan.SECRET_MODE:04o}",
             f"looks for a schema at most every {schema_log.READ_EVERY_S:g} s",
+            f"sinks wait up to {schema_log.HOLD_S:g} s for that",
             f"workers and link health run at niceness {at['worker']}; policy, log, flow reporter and page at",
             f"page at {at['web']}; the history sink at {at['sink']} and history at {at['history']};",
             f"a simulated fleet at {at['sim']}. For an ordinary user the same order runs from 0 to {LAST}",

@@ -184,6 +184,9 @@ class _ConsumerTask(driver.AIOKafkaConsumerThread):
 class _Consumer(driver.Consumer):
     """A consumer that delivers whole batches and commits the positions of their receivers."""
 
+    _generation = 0
+    """Number of assignments so far."""
+
     def _new_consumer_thread(self) -> _ConsumerTask:
         return _ConsumerTask(self, loop=self.loop, beacon=self.beacon)
 
@@ -205,7 +208,10 @@ class _Consumer(driver.Consumer):
             while not (self._stopped.is_set() or fetcher._stopped.is_set()):
                 records, active = await self._wait_next_records(FETCH_TIMEOUT_S)
                 values = [record.value for batch in (records or {}).values() for record in batch]
+                generation = self._generation
                 await arrive(self._own_transport.cluster, values)
+                if generation != self._generation:  # Faust has sought the partitions meanwhile
+                    continue
                 for tp, batch in (records or {}).items():
                     if (
                         not (self.flow_active and self._deliver(tp, batch, active))
@@ -239,6 +245,7 @@ class _Consumer(driver.Consumer):
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """Begin a generation; partitions without a receiver are not fetched."""
+        self._generation += 1
         await super().on_partitions_assigned(assigned, generation_id)
         unread = [tp for tp in assigned if self._receivers.get(tp.topic) is None]
         thread: Any = self._thread

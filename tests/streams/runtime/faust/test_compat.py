@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaTimeoutError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
+from schemas.kafka.settings import KafkaSettings
 from streams.runtime.faust import compat
 from streams.runtime.faust.compat import PromptWorker, _Consumer
 from tests.streams.runtime.fake_context import TP0, TP1, Record
@@ -47,7 +48,9 @@ class Consumer(_Consumer):
     abstract = False
 
     def __init__(self, receivers: dict[str, Receiver | None]) -> None:
-        self.transport = SimpleNamespace(receivers=receivers, app=SimpleNamespace(should_stop=False))
+        self.transport = SimpleNamespace(
+            receivers=receivers, app=SimpleNamespace(should_stop=False), cluster=KafkaSettings()
+        )
         self.flow_active = True
         self.fetched: list[dict[TP, list[Record]]] = []
         self.seeks: list[tuple[TP, int]] = []
@@ -86,6 +89,25 @@ def other() -> Receiver:
 @pytest.fixture
 def consumer(receiver: Receiver, other: Receiver) -> Consumer:
     return Consumer({TP0.topic: receiver, OTHER.topic: other, UNREAD.topic: None})
+
+
+@pytest.mark.parametrize(("assignments", "batches"), [(0, [(TP0, [0])]), (1, [])])
+async def test_messages_wait_for_their_schemas_unless_partitions_are_assigned_meanwhile(
+    consumer: Consumer,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    assignments: int,
+    batches: list[Any],
+) -> None:
+    """Faust has then sought the committed offsets: older messages must not come after newer ones."""
+
+    async def arrive(cluster: KafkaSettings, values: Sequence[bytes | None]) -> None:
+        assert receiver.batches == []
+        consumer._generation += assignments
+
+    monkeypatch.setattr(compat, "arrive", arrive)
+    await consumer.drain({TP0: [Record(0)]})
+    assert receiver.batches == batches
 
 
 async def test_a_partition_is_delivered_as_one_batch_without_messages_read_before(
