@@ -5,7 +5,7 @@ the message cannot be read, nor the time at which it expires. It is processed as
 arrived: the applier refuses a decision that has expired meanwhile, or that a newer one of its flow excludes.
 A message is refused once all rows of the topic have arrived without its schema.
 
-Of fallbacks only the newest message of a key waits. Of config the newest `MAX_CONFIGS` wait, beyond all
+Only the newest fallbacks of a key wait. The newest `MAX_CONFIGS` config messages of a key wait beyond all
 other limits, because config can stop all actions. Each is checked once it can be read, and ends the wait of
 those before it if it counts: so a message without a signature takes the place of no other.
 """

@@ -16,7 +16,7 @@ from fabrictime.bench._waiting import end_child, wait_until
 START_S: Final = 120.0
 STOP_S: Final = 30.0
 CGROUPS: Final = ("/sys/fs/cgroup/unified", "/sys/fs/cgroup")
-"""Where the second version of control groups may be mounted."""
+"""Places at which the second version of control groups may be mounted."""
 ENVIRONMENT: Final = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8")
 BOOT: Final = """
 mount --make-rprivate /

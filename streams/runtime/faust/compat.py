@@ -299,5 +299,5 @@ class _Transport(driver.Transport):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cluster = KafkaSettings()
-        """Where messages of another version find their schemas."""
+        """The cluster whose log holds the schemas of other versions."""
         self.receivers: dict[str, Receiver | None] = {}
