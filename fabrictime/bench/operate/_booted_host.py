@@ -83,9 +83,13 @@ class BootedHost:
     def stop(self) -> None:
         """End the host's processes."""
         end_child(self._process, signal.SIGKILL, STOP_S)
+        wait_until(self._has_ended, STOP_S, f"{self.name}: its processes")
         for folder in sorted(self._cgroup.rglob("*/"), reverse=True):
             folder.rmdir()
         self._cgroup.rmdir()
+
+    def _has_ended(self) -> bool:
+        return "populated 0" in (self._cgroup / "cgroup.events").read_text()
 
     def _has_booted(self) -> bool:
         if self._process.poll() is not None:
