@@ -47,14 +47,29 @@ exec chroot . /bin/sh -c 'umount -l /.former; exec env -i container=namespaces /
 """Makes this process the systemd of the root file system."""
 
 
+def reason_without_groups() -> str | None:
+    """Return why systemd cannot run here; None if it can."""
+    return None if _groups() is not None else f"no second version of control groups at {' or '.join(CGROUPS)}"
+
+
+def _groups() -> Path | None:
+    """Return where the second version of control groups is mounted."""
+    return next((folder for folder in map(Path, CGROUPS) if (folder / "cgroup.procs").exists()), None)
+
+
 class BootedHost:
     """A root file system whose systemd runs, from `with` to its end."""
 
     def __init__(self, root: Path, name: str, netns: str) -> None:
-        """`name`: the host's name. `netns`: path of its network namespace."""
+        """`name`: the host's name. `netns`: path of its network namespace.
+
+        Raises RuntimeError without the second version of control groups.
+        """
         self.root, self.name = root, name
         self._netns = netns
-        mounted = next(folder for folder in map(Path, CGROUPS) if (folder / "cgroup.procs").exists())
+        mounted = _groups()
+        if mounted is None:
+            raise RuntimeError(reason_without_groups())
         self._cgroup = mounted / f"{root.parent.name}-{name}"
 
     def __enter__(self) -> Self:

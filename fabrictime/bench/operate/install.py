@@ -1,18 +1,16 @@
 """Measures the time from the agent's package on a clean host to a synchronised clock.
 
 The host is a root file system of Debian 12, made by mmdebstrap, with a network namespace of its own. Log,
-worker and a second host run outside. A relay carries the log's port into the namespace. The agent runs as the
-package's user with the capabilities of its unit, but without systemd, which needs to be process 1.
+worker and a second host run outside. A relay carries the log's port into the namespace. The host boots its
+own systemd, which starts the agent by the package's unit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -23,20 +21,21 @@ from typing import Final
 from fabrictime.bench import Figure, Missing, Progress, Value
 from fabrictime.bench._fabric import running_up
 from fabrictime.bench._waiting import wait_for
+from fabrictime.bench.operate._booted_host import BootedHost, reason_without_groups
 from fabrictime.bench.operate._relay import relay
 from fabrictime.state.live_figures import Watcher
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 PACKAGES: Final = ROOT / "dist"
 """Where `make dist` puts the packages."""
-INCLUDED: Final = "python3,passwd,ca-certificates"
+INCLUDED: Final = "python3,passwd,ca-certificates,systemd-sysv"
 HOSTS: Final = ("measured", "other")
 KEY: Final = "fleet.key"
 LIMIT_S: Final = 180.0
 MAKE_ROOT_S: Final = 900.0
 NETWORK: Final = 71
 """The hosts' network is 10.71.0.0/24."""
-UNIT: Final = "usr/lib/systemd/system/fabrictime.service"
+UNIT: Final = "fabrictime.service"
 STAGES: Final = ("map", "solve")
 
 
@@ -62,7 +61,7 @@ def _reason(packages: list[Path]) -> str | None:
         return "no package in dist/: make dist builds it"
     if shutil.which("mmdebstrap") is None:
         return "mmdebstrap is not installed"
-    return None
+    return reason_without_groups()
 
 
 def installed(
@@ -86,22 +85,25 @@ def installed(
         watcher = Watcher(f"127.0.0.1:{port}")
         watcher.start()
         try:
-            return _timed(root, netns[0], port, watcher, progress)
+            with BootedHost(root, HOSTS[0], netns[0]) as host:
+                return _timed(host, port, watcher, progress)
         finally:
             watcher.stop()
 
 
-def _timed(root: Path, netns: str, port: int, watcher: Watcher, progress: Progress) -> dict[str, Value]:
+def _timed(host: BootedHost, port: int, watcher: Watcher, progress: Progress) -> dict[str, Value]:
     began_s = time.monotonic()
-    inside = _inside(root, netns)
-    run_command([*inside, "dpkg", "--install", "/fabrictime.deb"])
+    host.run("dpkg --install /fabrictime.deb")
     unpacked_s = time.monotonic() - began_s
-    options = ["--log", f"127.0.0.1:{port}", "--host", HOSTS[0], "--join", f"/{KEY}", "--write"]
-    run_command([*inside, "fabrictime", "init", *options])
+    host.run(f"fabrictime init --log 127.0.0.1:{port} --host {HOSTS[0]} --join /{KEY} --write")
     ready_s = time.monotonic() - began_s
     progress(f"installed after {unpacked_s:.1f} s, settings written after {ready_s:.1f} s")
-    with _agent(root, inside):
+    host.run(f"systemctl start {UNIT}")
+    try:
         synced_s = _wait_synced(watcher, began_s)
+    except TimeoutError as error:
+        journal = host.tried(f"journalctl --unit {UNIT} --no-pager --lines 20 --output cat").stdout
+        raise TimeoutError(f"{error}; the agent: {journal[-600:]}") from None
     progress(f"synchronised after {synced_s:.1f} s, {synced_s - ready_s:.1f} s after the agent's start")
     note = f"dpkg {unpacked_s:.1f} s, init {ready_s - unpacked_s:.1f} s"
     return {
@@ -176,54 +178,6 @@ def _services(folder: Path, netns: str) -> Iterator[int]:
     )
     with running_up(["--config", str(settings)], folder / "data", folder / "up.log", LIMIT_S) as bootstrap:
         yield int(bootstrap.rpartition(":")[2])
-
-
-def _inside(root: Path, netns: str) -> list[str]:
-    """Return the command that runs another inside the root file system and the namespace."""
-    mounts = (
-        f"mount --rbind /proc {root}/proc; mount --rbind /dev {root}/dev; mount -t sysfs sysfs {root}/sys"
-    )
-    path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
-    script = f'{mounts}; exec chroot {root} env -i {path} HOME=/ "$@"'
-    return ["nsenter", f"--net={netns}", "unshare", "--mount", "sh", "-ec", script, "sh"]
-
-
-@contextlib.contextmanager
-def _agent(root: Path, inside: list[str]) -> Iterator[None]:
-    """Run the unit's command as the unit's user with the unit's capabilities."""
-    unit = (root / UNIT).read_text(encoding="utf-8")
-    command = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE)
-    capabilities = re.search(r"^AmbientCapabilities=(.*)$", unit, re.MULTILINE)
-    if command is None or capabilities is None:
-        raise ValueError(f"{UNIT}: expected ExecStart= and AmbientCapabilities=")
-    own = ",".join("+" + name.removeprefix("CAP_").lower() for name in capabilities[1].split())
-    user = ["setpriv", "--reuid=fabrictime", "--regid=fabrictime", "--clear-groups", "--no-new-privs"]
-    user += [f"--inh-caps=-all,{own}", f"--ambient-caps=-all,{own}", f"--bounding-set=-all,{own}"]
-    with (root / "agent.log").open("wb") as output:
-        process = subprocess.Popen(
-            [*inside, *user, *command[1].split()],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield
-    except TimeoutError as error:
-        text = (root / "agent.log").read_text(errors="replace")[-600:]
-        raise TimeoutError(f"{error}; the agent: {text}") from None
-    finally:
-        _stop_group(process)
-
-
-def _stop_group(process: subprocess.Popen[bytes]) -> None:
-    """Stop the session of a process: by SIGTERM, and after 30 s by SIGKILL."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def run_command(command: list[str], limit_s: float = LIMIT_S) -> str:
