@@ -1,7 +1,8 @@
 """Answers over time: a verdict is kept until another one has been the best for a while.
 
-Evidence comes and goes from one second to the next. Ten changes in half a minute are no verdict. An answer
-that begins is given at once; an answer that would replace a cause has to last first.
+Evidence comes and goes from one second to the next. Ten changes in half a minute are no verdict. An
+evaluated interval shows a single bad moment for as long as it is. So an answer that may pass has to last for
+longer first, unless the job is clearly slow, and so has one that would replace a cause.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ from typing import Final
 
 from schemas.records import Verdict
 from streams.diagnosis.candidate import Candidate
+from streams.runtime.pipeline_constants import DIAGNOSIS_INTERVAL_NS
 from streams.runtime.units import NS_PER_S
 
-SETTLE_NS: Final = 3 * NS_PER_S
-"""Time for which another cause, or HEALTHY, must be the best answer before it replaces a cause."""
+LASTING_NS: Final = DIAGNOSIS_INTERVAL_NS
+"""Time for which a cause that may pass must be seen, and any cause that would replace another one."""
+HEALTHY_NS: Final = 3 * NS_PER_S
+"""Time for which a job must be HEALTHY before it loses its cause."""
 CLEAR_RATIO: Final = 1.5
-"""Ratio of a job's time to its baseline from which on a cause is named at once."""
+"""Ratio of a job's time to its baseline from which on it is clearly slow: its answer is named at once."""
 GAP_NS: Final = 10 * NS_PER_S
-"""Time for which a slow job keeps its cause without evidence, as `CAUSE_GAP_NS`."""
+"""Time for which a slow job keeps its answer although nothing explains it, as `CAUSE_GAP_NS`."""
+NEEDED_NS: Final = {Verdict.UNKNOWN: GAP_NS, Verdict.HEALTHY: HEALTHY_NS}
+"""Time for which an answer must be the best before it replaces another one; others need `LASTING_NS`."""
 CERTAIN: Final = (Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH)
 """Verdicts with evidence of their own, which replace the cause of a stopped operation."""
 WITHOUT_PROOF: Final = (Verdict.HANG, Verdict.STALLED)
@@ -34,6 +40,23 @@ ANY_CAUSE: Final[Key] = (Verdict.UNKNOWN, "any")
 """Stands for all causes once the answer is no longer possible, so that causes that alternate replace it."""
 
 
+class Lasting:
+    """Tells causes that last from those of a moment."""
+
+    def __init__(self) -> None:
+        self._since_ns: dict[tuple[str, str], int] = {}
+        """Time since which each NIC pair, else verdict and subject, has had a cause."""
+
+    def of(self, causes: list[Candidate], end_ns: int) -> list[Candidate]:
+        """Note the causes at a time; return those that may not pass, or have lasted for `LASTING_NS`."""
+        subjects = {subject for cause in causes for subject in _subjects(cause)}
+        self._since_ns = {subject: self._since_ns.get(subject, end_ns) for subject in subjects}
+        return [cause for cause in causes if not cause.may_pass or end_ns - self._since(cause) >= LASTING_NS]
+
+    def _since(self, cause: Candidate) -> int:
+        return min(self._since_ns[subject] for subject in _subjects(cause))
+
+
 @dataclass(slots=True)
 class Answers:
     """The answer that a job has, and the one that may replace it."""
@@ -43,37 +66,36 @@ class Answers:
     """Communicator and number of the operation that the answer's cause stopped."""
     _next: Key | None = None
     _next_since_ns: int = 0
-    _since_ns: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Time since which each NIC pair, else verdict and subject, has been a cause that may pass."""
+    _lasting: Lasting = field(default_factory=Lasting)
+    beside: Lasting = field(default_factory=Lasting)
+    """Those causes that hold beside the answer."""
 
-    def lasting(self, verdicts: list[Candidate], ratio: float | None, end_ns: int) -> Candidate | None:
+    def lasting(self, verdicts: list[Candidate], end_ns: int, *, is_clear: bool) -> Candidate | None:
         """Return the most probable verdict that is no matter of a moment; None if there is none.
 
-        A slow flow is the least specific cause: its own cause is often known a second later. On a busy host
-        programs are slow for a second. So such a cause must last for `SETTLE_NS`, a slow flow with the same
-        pair, unless the job has a cause or takes `CLEAR_RATIO` of its baseline.
+        If the job is clearly slow, or has a cause, all count.
         """
-        passing = {subject for verdict in verdicts if verdict.may_pass for subject in _subjects(verdict)}
-        self._since_ns = {subject: self._since_ns.get(subject, end_ns) for subject in passing}
+        lasting = self._lasting.of(verdicts, end_ns)
         has_cause = self.answer is not None and self.answer.verdict not in WITHOUT_CAUSE
-        is_clear = (ratio or CLEAR_RATIO) >= CLEAR_RATIO
-        return next((one for one in verdicts if has_cause or is_clear or self._lasts(one, end_ns)), None)
-
-    def _lasts(self, verdict: Candidate, end_ns: int) -> bool:
-        if not verdict.may_pass:
-            return True
-        return end_ns - min(self._since_ns[subject] for subject in _subjects(verdict)) >= SETTLE_NS
+        return next(iter(verdicts if has_cause or is_clear else lasting), None)
 
     def settle(
-        self, best: Candidate, ranked: list[Candidate], stopped: tuple[int, int] | None, end_ns: int
+        self,
+        best: Candidate,
+        ranked: list[Candidate],
+        stopped: tuple[int, int] | None,
+        end_ns: int,
+        *,
+        is_clear: bool,
     ) -> Candidate:
         """Return the answer at a time, given the best candidate of the newest interval.
 
         `stopped`: communicator and number of the operation that does not end; None if there is none.
+        `is_clear`: whether the job is clearly slow.
         """
         answer = self.answer
         same = next((other for other in ranked if answer is not None and _key(other) == _key(answer)), None)
-        if answer is not None and self._is_kept(answer, best, same, stopped, end_ns):
+        if answer is not None and self._is_kept(answer, best, same, stopped, end_ns, is_clear):
             if same is None and stopped is not None and stopped == self.stopped:
                 return _after_repair(answer)
             self.answer = answer if same is None else same
@@ -89,10 +111,12 @@ class Answers:
         same: Candidate | None,
         stopped: tuple[int, int] | None,
         end_ns: int,
+        is_clear: bool,
     ) -> bool:
         """Return whether the former answer is kept although another one is the best now.
 
-        `same`: the former answer as the newest interval shows it; None if it does not.
+        `same`: the former answer as the newest interval shows it; None if it does not. `is_clear`: as of
+        `settle`.
         """
         if _key(best) == _key(answer):
             return False
@@ -100,16 +124,17 @@ class Answers:
             return True
         if stopped is not None and stopped == self.stopped and best.verdict not in CERTAIN:
             return True
-        if _replaces_at_once(best, answer):
+        if _replaces_at_once(best, answer, is_clear):
             return False
         rival = _key(best) if same is not None or best.verdict in WITHOUT_CAUSE else ANY_CAUSE
         if self._next != rival:
             self._next, self._next_since_ns = rival, end_ns
-        needed_ns = GAP_NS if best.verdict == Verdict.UNKNOWN else SETTLE_NS
-        return end_ns - self._next_since_ns < needed_ns
+        return end_ns - self._next_since_ns < NEEDED_NS.get(best.verdict, LASTING_NS)
 
 
-def _replaces_at_once(best: Candidate, answer: Candidate) -> bool:
+def _replaces_at_once(best: Candidate, answer: Candidate, is_clear: bool) -> bool:
+    if best.verdict == Verdict.UNKNOWN and answer.verdict == Verdict.HEALTHY:
+        return is_clear
     is_cause = answer.verdict == Verdict.UNKNOWN and best.verdict != Verdict.HEALTHY
     had_none = is_cause or answer.verdict in (Verdict.HEALTHY, Verdict.STALLED)
     return best.decisive or had_none or _refines(best, answer)

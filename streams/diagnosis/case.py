@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,8 @@ from streams.diagnosis.job.ranks import Rank, Ranks, ranks_of
 from streams.diagnosis.job.ras_history import RasWait
 from streams.diagnosis.job.view import Columns, Interval, JobView
 from streams.diagnosis.job.work import Work, work_of
-from streams.diagnosis.network.traffic import NicPair, Probes, Traffic, probes_of, traffic_of
+from streams.diagnosis.network.delay_windows import Probes, probes_of
+from streams.diagnosis.network.traffic import NicPair, Traffic, traffic_of
 from streams.diagnosis.network.view import NetworkView
 from streams.diagnosis.rules import DiagnosisRules
 from streams.runtime.units import NS_PER_S
@@ -205,7 +206,7 @@ class Case:
     @property
     def is_slow(self) -> bool:
         """Whether the job is slower than its baseline."""
-        return self.ratio is not None and self.ratio >= self.rules.slow_ratio
+        return (self.coarse_ratio or 0.0) >= self.rules.slow_ratio
 
     def share_of(self, sums: Floats) -> float:
         """Return the mean share of the ranks' observed time that `sums` take; 0 if no time was observed."""
@@ -365,7 +366,8 @@ class Case:
     def probes(self, pair: NicPair) -> Probes | None:
         """Return the delays of probes between a pair's NICs; None if there are none."""
         if pair.key not in self.probes_known:
-            self.probes_known[pair.key] = probes_of(self.network, pair, self.begin_ns, self.end_ns)
+            windows = partial(self.network.delays, begin_ns=self.begin_ns, end_ns=self.end_ns)
+            self.probes_known[pair.key] = probes_of(windows, pair.key)
         return self.probes_known[pair.key]
 
     def gpu_wait_of(self, nic: str) -> float | None:
@@ -458,12 +460,12 @@ class Case:
         return is_old and len(fast) >= 3 and self.has_clean_baseline(begin_ns)
 
     def was_slow_before(self, begin_ns: int) -> bool:
-        """Return whether moving data took as large a share of the job's time just before a fault began."""
-        before = [interval for interval in self._before(begin_ns) if interval.network_excess is not None]
-        recent = before[-2:]
-        excess = self.network_excess or 0.0
+        """Return whether the job lost as much, and moving data took as large a share of its time, just before
+        a fault began."""
+        recent = [interval for interval in self._before(begin_ns) if interval.network_excess is not None][-2:]
+        excess, loss = 0.7 * (self.network_excess or 0.0), 0.7 * self.loss_share
         return len(recent) == 2 and all(
-            (interval.network_excess or 0.0) >= 0.7 * excess for interval in recent
+            (interval.network_excess or 0.0) >= excess and interval.loss_share >= loss for interval in recent
         )
 
     def _before(self, at_ns: int) -> list[Interval]:

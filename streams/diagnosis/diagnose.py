@@ -12,11 +12,13 @@ from typing import Final
 import numpy as np
 
 from schemas.records import Diagnosis
+from streams.diagnosis import model
+from streams.diagnosis.answers import CLEAR_RATIO, WITHOUT_CAUSE
 from streams.diagnosis.base import Candidate, Explanation
 from streams.diagnosis.case import Case, case_of, is_fast
 from streams.diagnosis.job.stuck import find_stuck
 from streams.diagnosis.job.view import Interval, JobView, LastVerdict
-from streams.diagnosis.model import add_common_symptoms, fitted_weights, weigh
+from streams.diagnosis.model import add_common_symptoms, fitted_weights, is_effect, weigh
 from streams.diagnosis.network.link_loads import link_loads, max_pairs
 from streams.diagnosis.network.outliers import find_outliers
 from streams.diagnosis.network.view import NetworkView
@@ -34,7 +36,7 @@ from streams.diagnosis.verdicts.flows import (
 from streams.diagnosis.verdicts.hosts import pause_storm, pcie_limit, slow_end_by_flows, slow_end_by_pairs
 from streams.diagnosis.verdicts.lateness import launch_skew, note_pauses, straggler
 from streams.diagnosis.verdicts.links import faulty_links, links_with_losses
-from streams.diagnosis.verdicts.nics import slow_nic_by_rtt
+from streams.diagnosis.verdicts.nics import note_nics, slow_nic_by_rtt
 from streams.diagnosis.verdicts.progress import dead_rank, program_mismatch
 from streams.diagnosis.verdicts.ras import ras_verdict
 from streams.diagnosis.verdicts.stall import hang, stalled
@@ -69,7 +71,8 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
     job, work = case.job, case.work
     job.number = diagnosis["number"] + 1
     job.last = LastVerdict(diagnosis["verdict"], diagnosis["subject"], diagnosis["since_ns"])
-    interval = Interval(case.begin_ns, case.end_ns, case.ratio, case.network_excess, max_pairs(case))
+    measures = (case.ratio, case.network_excess, max_pairs(case), case.loss_share)
+    interval = Interval(case.begin_ns, case.end_ns, *measures)
     job.moved.note(case.traffic.flows, case.traffic.routes, case.end_ns)
     job.causes.note(case.causes, case.end_ns)
     if is_fast(interval):
@@ -97,6 +100,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
         note(("launch", case.ranks.total), case.share_of(work.times.launch))
         note(("wait", case.ranks.total), case.wait_share)
     _note_own_times(case)
+    note_nics(case)
     job.baselines.end_interval()
 
 
@@ -140,45 +144,55 @@ def _diagnosis(case: Case) -> Diagnosis:
         for cause in verdicts
     ]
     best = _best(case, ranked, verdicts, missing)
-    others = [
-        candidate
-        for candidate in ranked
-        if (candidate.verdict, candidate.subject) != (best.verdict, best.subject)
-    ][:MAX_ALTERNATIVES]
-    diagnosis = make_record(case, best, others, missing)
+    others, further = _others(case, best, ranked)
+    diagnosis = make_record(case, best, others[:MAX_ALTERNATIVES], further, missing)
     last = case.job.last
     if last is not None and (last.verdict, last.subject) == (best.verdict, best.subject):
         diagnosis["since_ns"] = min(last.since_ns, case.begin_ns)
     return diagnosis
 
 
+def _others(case: Case, best: Candidate, ranked: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
+    """Return the other candidates, and those among them that are causes beside the answer.
+
+    Two faults at once are no rivals. So the others are weighed again as if the answer's cause, and its
+    effects, were known. A further cause must explain a share of the loss that the answer leaves, and last.
+    """
+    others = [other for other in ranked if (other.verdict, other.subject) != (best.verdict, best.subject)]
+    further: list[Candidate] = []
+    if best.verdict not in WITHOUT_CAUSE and not best.decisive:
+        beside = [other for other in others if not is_effect(other, best)]
+        model.add_common_symptoms(case, beside, _cost)
+        model.weigh(fitted_weights(), beside, lambda other: _costs(case, other))
+        left, smallest = case.loss_share - best.loss_share, case.rules.min_loss_share
+        further = [
+            other for other in beside if min(other.loss_share, left) >= smallest and _is_verdict(case, other)
+        ]
+        others.sort(key=lambda other: _order(case, other))
+    return others, case.job.answers.beside.of(further, case.end_ns)
+
+
 def _best(case: Case, ranked: list[Candidate], verdicts: list[Candidate], missing: list[str]) -> Candidate:
     """Return the answer: the most probable of `verdicts`, or one about a job without a cause."""
     answers = case.job.answers
-    best = answers.lasting(verdicts, case.ratio, case.end_ns) or without_cause(case, missing, ranked)
+    is_clear = (case.coarse_ratio or CLEAR_RATIO) >= CLEAR_RATIO
+    best = answers.lasting(verdicts, case.end_ns, is_clear=is_clear) or without_cause(case, missing, ranked)
     stopped = _longest_wait(case)[:2]
-    return answers.settle(best, ranked, stopped if any(stopped) else None, case.end_ns)
+    return answers.settle(best, ranked, stopped if any(stopped) else None, case.end_ns, is_clear=is_clear)
 
 
 def _ranked(case: Case, candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates with their confidence: those that stop the job first, then the most probable."""
-
-    def cost(candidate: Candidate) -> float:
-        return case.share_since(candidate.loss_share, candidate.since_ns)
-
-    add_common_symptoms(case, candidates, cost)
+    add_common_symptoms(case, candidates, _cost)
     weigh(fitted_weights(), candidates, lambda candidate: _costs(case, candidate))
     for candidate in candidates:
         candidate.loss_share = float(np.clip(candidate.loss_share, 0.0, 1.0))
-    return sorted(
-        candidates,
-        key=lambda item: (
-            not (item.decisive and item.confidence >= case.rules.min_confidence),
-            -round(item.confidence, 9),
-            str(item.verdict),
-            item.subject,
-        ),
-    )
+    return sorted(candidates, key=lambda candidate: _order(case, candidate))
+
+
+def _order(case: Case, candidate: Candidate) -> tuple[bool, float, str, str]:
+    is_first = candidate.decisive and candidate.confidence >= case.rules.min_confidence
+    return not is_first, -round(candidate.confidence, 9), str(candidate.verdict), candidate.subject
 
 
 def _is_verdict(case: Case, candidate: Candidate) -> bool:
@@ -202,4 +216,9 @@ def _is_slower(case: Case, candidate: Candidate) -> bool:
 
 def _costs(case: Case, candidate: Candidate) -> bool:
     """Return whether the job lost a noticeable share of its time since the cause began."""
-    return case.share_since(candidate.loss_share, candidate.since_ns) >= case.rules.min_loss_share
+    return _cost(case, candidate) >= case.rules.min_loss_share
+
+
+def _cost(case: Case, candidate: Candidate) -> float:
+    """Return the share of the time since a cause began that it costs."""
+    return case.share_since(candidate.loss_share, candidate.since_ns)

@@ -9,10 +9,11 @@ proves nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from statistics import median
 from typing import Final
 
-from streams.diagnosis.case import Case
+from streams.diagnosis.case import Case, Outlier
 from streams.diagnosis.network.traffic import NicPair
 
 PACKET_BITS: Final = 1_500 * 8
@@ -54,25 +55,29 @@ def min_excess_ns(case: Case, pair: NicPair) -> float:
     return max(case.rules.flow_excess_us * 1e3, packets_ns)
 
 
-def fills_its_nic(case: Case, nic: str) -> bool:
-    """Return whether the job's own flows fill a NIC, so that probes wait for them there."""
-    rates = _sent_bps(case)
-    own = rates.get(nic, 0.0)
-    speed = _speed_bps(case, nic)
+def fills_nics(case: Case, nics: Iterable[str]) -> bool:
+    """Return whether the job's own flows fill the cable of a NIC in a direction: probes wait for them."""
+    return any(_fills(case, nic, rates) for rates in _own_bps(case) for nic in nics)
+
+
+def _fills(case: Case, nic: str, rates: dict[str, float]) -> bool:
+    own, speed = rates.get(nic, 0.0), _speed_bps(case, nic)
     if speed and own >= FULL_SHARE * speed:
         return True
     others = [rate for name, rate in rates.items() if name != nic]
     return len(others) > 1 and own >= MORE_THAN_OTHERS * max(median(others), 1.0)
 
 
-def _sent_bps(case: Case) -> dict[str, float]:
-    """Return the rate at which each NIC sends data of the job, bit/s, while it sends."""
-    rates: dict[str, float] = {}
+def _own_bps(case: Case) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the rates at which each NIC sends, and receives, data of the job while flows are busy, bit/s."""
+    sent: dict[str, float] = {}
+    received: dict[str, float] = {}
     for flow in case.traffic.flows.values():
         busy = flow["busy_share"]
         share = 1.0 if busy is None else min(1.0, max(busy, case.network_share, 0.05))
-        rates[flow["nic"]] = rates.get(flow["nic"], 0.0) + flow["rate_bps"] / share
-    return rates
+        sent[flow["nic"]] = sent.get(flow["nic"], 0.0) + flow["rate_bps"] / share
+        received[flow["peer"]] = received.get(flow["peer"], 0.0) + flow["rate_bps"] / share
+    return sent, received
 
 
 def _speed_bps(case: Case, nic: str) -> float:
@@ -80,8 +85,8 @@ def _speed_bps(case: Case, nic: str) -> float:
     return float(known["speed_bps"] or 0.0) if known is not None else 0.0
 
 
-def rtt_times_others(case: Case, pair: NicPair) -> float | None:
-    """Return the ratio of a pair's longest round trip to the median of the others; None without reports."""
+def round_trips(case: Case, pair: NicPair) -> tuple[float, float] | None:
+    """Return a pair's longest round trip and the median of the others' longest, ns; None without reports."""
     own = max((flow["rtt_ns"] or 0 for flow in pair.flows), default=0)
     others = [
         max((flow["rtt_ns"] or 0 for flow in other.flows), default=0)
@@ -89,4 +94,46 @@ def rtt_times_others(case: Case, pair: NicPair) -> float | None:
         if other is not pair
     ]
     reported = [rtt for rtt in others if rtt]
-    return own / median(reported) if own and reported else None
+    return (own, median(reported)) if own and reported else None
+
+
+def explains_messages(pair: NicPair, late_ns: float, excess_ns: float) -> bool:
+    """Return whether an excess of packets' delays can cost a good part of the time by which messages of a
+    pair are late: a message takes as many round trips as windows that double."""
+    windows = 1 + math.floor(math.log2(1 + pair.chunk_bytes / FIRST_WINDOW_BYTES))
+    return excess_ns * windows >= EXPLAINED_SHARE * late_ns
+
+
+def is_only_sent(case: Case, slow: Outlier) -> bool:
+    """Return whether only times of sends show that a pair is slow: they last as long as MPI lets them.
+
+    Round trips, or probes, that are longer by a good part of that time prove more.
+    """
+    pair, late_ns = slow.pair, slow.value_ns - slow.like_ns
+    if pair.source != "operation":
+        return False
+    own, typical = round_trips(case, pair) or (0.0, 0.0)
+    if own >= MIN_RTT_TIMES * typical and explains_messages(pair, late_ns, own - typical):
+        return False
+    excess_ns = probe_excess_ns(case, pair)
+    return excess_ns is None or not explains_messages(pair, late_ns, excess_ns)
+
+
+def probe_excess_ns(case: Case, pair: NicPair) -> float | None:
+    """Return by how much the probes of a pair are slower than those of others, ns; None without probes."""
+    probes, others_ns = case.probes(pair), usual_probe_ns(case, pair)
+    if probes is None or probes.worst_ns is None or others_ns is None:
+        return None
+    return probes.worst_ns - others_ns
+
+
+def usual_probe_ns(case: Case, pair: NicPair) -> float | None:
+    """Return the median delay of the other pairs' probes, ns; None if unknown."""
+    others = [
+        probes.p50_ns
+        for key in sorted(case.traffic.pairs)[:256]
+        if key != pair.key
+        and (probes := case.probes(case.traffic.pairs[key])) is not None
+        and probes.p50_ns is not None
+    ]
+    return sorted(others)[len(others) // 2] if others else None

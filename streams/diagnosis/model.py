@@ -88,11 +88,11 @@ def read_weights(part: str = "") -> Weights:
 
 
 def add_common_symptoms(
-    case: Case, candidates: Sequence[Candidate], cost: Callable[[Candidate], float]
+    case: Case, candidates: Sequence[Candidate], cost: Callable[[Case, Candidate], float]
 ) -> None:
     """Add the symptoms that causes share. `cost`: share of the time since it began that a cause costs."""
     slow_pairs = {outlier.pair.key for outlier in case.outliers}
-    costs = {id(candidate): cost(candidate) for candidate in candidates}
+    costs = {id(candidate): cost(case, candidate) for candidate in candidates}
     for candidate in candidates:
         others = [costs[id(other)] for other in candidates if not is_effect(other, candidate)]
         is_slow = bool(slow_pairs & candidate.pairs)

@@ -6,10 +6,10 @@ from typing import Final
 
 from schemas.records import AlertKind, Verdict
 from schemas.topics import ALERTS
-from schemas.units import delay_text, seconds_text
 from streams.diagnosis.base import Candidate, observation
 from streams.diagnosis.case import Case
 from streams.diagnosis.model import fitted_weights
+from streams.diagnosis.record import recent_stall_text
 from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.diagnosis.verdicts.ras import progress_text
 from streams.diagnosis.verdicts.stall import stall_candidate
@@ -17,8 +17,6 @@ from streams.runtime.units import NS_PER_S
 
 LARGE_RATIO: Final = 5.0
 """Ratio of a job's time to its baseline from which on a program that computes longer is no explanation."""
-RECENT_NS: Final = 30 * NS_PER_S
-"""Time after a stall in which a slow job is not HEALTHY."""
 MORE_BYTES: Final = 1.2
 """Ratio of an operation's bytes to its baseline from which on the program moves more data."""
 BYTES_EXPLAIN: Final = 1.5
@@ -48,13 +46,13 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
         return Candidate(Verdict.HEALTHY, 0.0, "", goes_on, "")
     enough = _has_enough(case)
     if enough and not case.is_slow:
-        text = "nothing is wrong with the network, and no rank is late" + _recent_stall_text(case)
+        text = "nothing is wrong with the network, and no rank is late" + recent_stall_text(case)
         symptoms: Symptoms = {
             Symptom.BASELINE: case.ratio is not None,
             Symptom.NEARLY_SLOW: nearly(case.loss_share, case.rules.min_loss_share),
         }
         return Candidate(Verdict.HEALTHY, 0.0, "", text, "", symptoms=symptoms)
-    if enough and not _recent_stall_text(case) and (case.ratio or 1.0) < LARGE_RATIO:
+    if enough and not recent_stall_text(case) and (case.coarse_ratio or 1.0) < LARGE_RATIO:
         text = _program_text(case)
         if text:
             remedy = "compare the program, its input and GPU clocks"
@@ -78,7 +76,7 @@ def nearly(share: float, min_share: float) -> float:
 
 def _program_text(case: Case) -> str:
     """Return text about a program that does more than before; empty if that does not explain the job."""
-    ratio = case.ratio or 1.0
+    ratio = case.coarse_ratio or 1.0
     if case.bytes_ratio >= MORE_BYTES and ratio - 1 <= BYTES_EXPLAIN * (case.bytes_ratio - 1):
         return (
             f"operations carry {case.bytes_ratio:.1f} times the bytes of the baseline, and take "
@@ -90,26 +88,17 @@ def _program_text(case: Case) -> str:
     if not computes or is_restored:
         return ""
     return (
-        f"all ranks compute longer: iterations take {ratio:.2f} times the baseline; "
+        f"all ranks compute longer: the job takes {ratio:.2f} times its baseline; "
         f"nothing is wrong with the network"
     )
-
-
-def _recent_stall_text(case: Case) -> str:
-    """Return text about a stall that is over, of the last half minute; empty if there was none."""
-    stalls = case.job.stalls
-    if stalls.over_ns is None or case.end_ns - stalls.over_ns > RECENT_NS:
-        return ""
-    ago_s = max(0.0, (case.end_ns - stalls.over_ns) / NS_PER_S)
-    return f"; an operation stalled for {delay_text(stalls.last_ns)} until {seconds_text(ago_s)} ago"
 
 
 def _unknown(case: Case, missing: list[str]) -> Candidate:
     reason = missing[0] if missing else "no record explains it"
     text = f"{'the job is slow' if case.is_slow else 'not enough evidence'}: {reason}"
-    if case.is_slow and (case.ratio or 1.0) >= LARGE_RATIO:
-        text += f"; iterations take {case.ratio:.0f} times the baseline"
-    text += _recent_stall_text(case)
+    if case.is_slow and (case.coarse_ratio or 1.0) >= LARGE_RATIO:
+        text += f"; it takes {case.coarse_ratio:.0f} times the baseline"
+    text += recent_stall_text(case)
     candidate = Candidate(Verdict.UNKNOWN, case.loss_share, "", text, "")
     if case.is_slow:
         _add_busy_hosts(case, candidate)

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
 
 from schemas.records import Alternative, ClockSync, Diagnosis, JobFlow, RankTime, Verdict
-from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case, ranks_text
+from schemas.units import delay_text, seconds_text
+from streams.diagnosis.base import Candidate, Case
+from streams.diagnosis.case import Outlier, Stuck
+from streams.diagnosis.job.ranks import Rank
 from streams.diagnosis.model import fitted_weights
+from streams.diagnosis.network.view import Links
+from streams.diagnosis.symptoms import Symptom
+from streams.runtime.units import NS_PER_S
 
 MAX_TEXT: Final = 1_000
 MAX_LISTED: Final = 4_096
 MAX_PROBED: Final = 256
 """Largest number of pairs for which the record contains probe delays."""
 MAX_NAMED: Final = 4
+MAX_HOSTS: Final = 8
+"""Number of hosts, and of ranks on a host, that a text names by default."""
 MAX_LINKS: Final = 64
+BUSY_SHARE: Final = 0.3
+"""Processors that a process uses from which on it computes."""
+DISK_SHARE: Final = 0.3
+"""Share of the time in which a process waits for a disk from which on the disk holds it up."""
+IO_BPS: Final = 8e6
+"""bit/s of files and pipes from which on a process reads or writes: 1 MB/s."""
+RECENT_NS: Final = 30 * NS_PER_S
+"""Time after a stall in which a slow job is not HEALTHY."""
 _LIMIT_NS: Final = 10**18
 _LOSSES: Final = {
     "dropped": "{count} events were dropped by full rings of {names}",
@@ -89,8 +104,13 @@ def _missing_times(case: Case) -> Iterator[str]:
         yield "no baseline of the job is known yet"
 
 
-def make_record(case: Case, best: Candidate, others: list[Candidate], missing: list[str]) -> Diagnosis:
-    """Return the `Diagnosis` of a verdict, without details; see `add_details`."""
+def make_record(
+    case: Case, best: Candidate, others: list[Candidate], further: list[Candidate], missing: list[str]
+) -> Diagnosis:
+    """Return the `Diagnosis` of a verdict, without details; see `add_details`.
+
+    `further`: the causes among the others that cost a share of the time of their own.
+    """
     work, times = case.work, case.work.times
     bus_baseline = case.job.baselines.value(("bus",))
     bounds = [rank.bound_ns for rank in case.ranks.reported]
@@ -112,7 +132,7 @@ def make_record(case: Case, best: Candidate, others: list[Candidate], missing: l
         "nics": best.nics,
         "ranks": best.ranks,
         "jobs": best.jobs,
-        "text": _text(case, best),
+        "text": _text(case, best, further),
         "remedy": best.remedy[:MAX_TEXT],
         "loss_share": float(np.clip(best.loss_share, 0.0, 1.0)),
         "evidence": best.evidence[:64],
@@ -138,18 +158,18 @@ def add_details(case: Case, diagnosis: Diagnosis) -> None:
     diagnosis["time_splits"], diagnosis["flows"] = _time_splits(case), _flows(case)
 
 
-def _text(case: Case, best: Candidate) -> str:
-    """Return the verdict as one line, with the length of iterations if they are slow."""
-    actual, baseline = case.iteration_ns, case.expected_iteration_ns
-    if (
-        best.verdict == Verdict.HEALTHY
-        or best.decisive
-        or actual is None
-        or baseline is None
-        or not case.is_slow
-    ):
-        return best.text[:MAX_TEXT]
-    return f"iterations take {delay_text(actual)}, {delay_text(baseline)} before: {best.text}"[:MAX_TEXT]
+def _text(case: Case, best: Candidate, further: list[Candidate]) -> str:
+    """Return the verdict as one line, with the length of iterations if they are slow, and further causes."""
+    text, actual, baseline = best.text, case.iteration_ns, case.expected_iteration_ns
+    if best.verdict == Verdict.HEALTHY or best.decisive:
+        return text[:MAX_TEXT]
+    if best.symptoms.get(Symptom.OWN_TIME) and not any(cause.blames_network for cause in further):
+        text += "; nothing is wrong with the network"
+    causes = {(cause.verdict, cause.subject): cause for cause in further[:MAX_NAMED]}
+    text += "".join(f"; also {cause.verdict}: {cause.text}" for cause in causes.values())
+    if actual is not None and baseline is not None and case.is_slow:
+        text = f"iterations take {delay_text(actual)}, {delay_text(baseline)} before: {text}"
+    return text[:MAX_TEXT]
 
 
 def _alternative(candidate: Candidate) -> Alternative:
@@ -220,3 +240,95 @@ def _flows(case: Case) -> list[JobFlow]:
             }
         )
     return flows
+
+
+# ----------------------------------------------------------------------------------------------- texts
+
+
+def listed(names: list[str], limit: int) -> str:
+    """Return names as text: the first of them, and the number of the others."""
+    text = ", ".join(names[:limit])
+    return f"{text} and {len(names) - limit} more" if len(names) > limit else text
+
+
+def ranks_text(ranks: Iterable[Rank], limit: int = MAX_HOSTS) -> str:
+    """Return the names of ranks as text, those of one host together: `ranks 40 to 47 on h20`."""
+    by_host: dict[str, list[int]] = {}
+    for rank in ranks:
+        by_host.setdefault(rank.host, []).append(rank.number)
+    return listed([f"{_numbers_text(numbers, limit)} on {host}" for host, numbers in by_host.items()], limit)
+
+
+def _numbers_text(numbers: list[int], limit: int) -> str:
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) == 1:
+        return f"rank {first}"
+    if len(numbers) > 2 and numbers == list(range(first, last + 1)):
+        return f"ranks {first} to {last}"
+    return f"ranks {listed([str(number) for number in numbers], limit)}"
+
+
+def operation_text(case: Case, stuck: Stuck) -> str:
+    """Return text about the operation that does not end, with the time for which it has run."""
+    communicator = case.ranks.communicators.get(stuck.communicator)
+    name = communicator.id if communicator is not None else "?"
+    age_s = (case.end_ns - stuck.since_ns) / 1e9
+    return f"{stuck.function} {stuck.seq} of {name} runs for {age_s:.1f} s"
+
+
+def pause_text(case: Case, proof: str) -> str:
+    """Return text about the end of a pause, and the time or the `proof` that makes it a hang."""
+    limit_s = max(case.rules.pause_s, case.rules.hang_pauses * case.job.stalls.longest_ns / 1e9)
+    return f"a pause ends; it is HANG after {limit_s:.0f} s, or once a rank dies or {proof}"
+
+
+def activity_text(rank: Rank) -> str:
+    """Return text about what a rank's process does by the kernel's accounting; empty if that is not known."""
+    activity = rank.activity
+    if activity is None:
+        return ""
+    if rank.is_stopped:
+        return "its process is stopped by a signal, a debugger or its cgroup"
+    if activity.disk_share >= DISK_SHARE:
+        return "its process waits for a disk or a driver"
+    if activity.io_bps >= IO_BPS:
+        return f"its process reads or writes {activity.io_bps / 8e6:.0f} MB/s"
+    if activity.cpu_share >= BUSY_SHARE:
+        return f"its process computes on {activity.cpu_share:.1f} processors"
+    return "its process sleeps: it uses neither processor nor disk"
+
+
+def lateness_text(case: Case, places: list[int]) -> str:
+    """Return text that says how late ranks were at most, and how often: a mean hides a single pause."""
+    work, arrivals = case.work, case.work.arrivals
+    owner = work.rank[work.grouped[arrivals.group_last]]
+    own = arrivals.group_late_ns[arrivals.group_clear & np.isin(owner, places)]
+    greatest = float(own.max(initial=0.0))
+    often = int((own >= greatest / 2).sum())
+    times = "once" if often == 1 else f"in {often} operations"
+    total = len(work.groups.starts)
+    return f"arrived last, up to {delay_text(greatest)} after the median rank, {times} of {total}"
+
+
+def recent_stall_text(case: Case) -> str:
+    """Return text about a stall that is over, of the last half minute; empty if there was none."""
+    stalls = case.job.stalls
+    if stalls.over_ns is None or case.end_ns - stalls.over_ns > RECENT_NS:
+        return ""
+    ago_s = max(0.0, (case.end_ns - stalls.over_ns) / NS_PER_S)
+    return f"; an operation stalled for {delay_text(stalls.last_ns)} until {seconds_text(ago_s)} ago"
+
+
+def slow_text(case: Case, worst: Outlier) -> str:
+    """Return text about the slowest pair, with the path of its flows."""
+    flows = worst.pair.flows
+    reference = "others" if worst.compared_with == "others" else "before"
+    text = f"{worst.pair.name} saw {delay_text(worst.value_ns)}, {reference} {delay_text(worst.like_ns)}"
+    if not flows:
+        return text
+    links = case.traffic.routes.get(flows[0]["flow_id"], ())
+    return f"{text}; path {min(flow['source_port'] for flow in flows)}{_route_text(links)}"
+
+
+def _route_text(links: Links) -> str:
+    return f" crosses {' and '.join(links[1:-1])}" if len(links) > 2 else ""

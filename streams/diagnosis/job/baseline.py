@@ -80,6 +80,11 @@ class Baselines:
         baseline = self._baselines.get(key)
         return None if baseline is None else baseline.best
 
+    def growth(self, key: Hashable) -> float | None:
+        """Return the ratio of a quantity's sustained value now to its best one; None if unknown."""
+        baseline = self._baselines.get(key)
+        return _median(baseline.recent) / baseline.best if baseline is not None and baseline.best else None
+
 
 def _median(values: Iterable[float]) -> float:
     """Return the median of at least one value; `statistics.median` takes three times as long."""

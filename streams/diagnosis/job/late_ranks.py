@@ -19,9 +19,9 @@ MIN_LATE_NS: Final = 100 * NS_PER_MS
 """Lateness below which an arrival is no pause; the short window covers shorter ones."""
 MIN_PAUSES: Final = 2
 """Number of pauses that show a habit; a single one may be a checkpoint."""
-MIN_MEMORY_NS: Final = 10 * NS_PER_S
+MIN_MEMORY_NS: Final = 7 * NS_PER_S
 GAP_TIMES: Final = 1.5
-"""Multiple of the longest time between two pauses after which a rank counts as cured."""
+"""Multiple of a long time between two pauses, one of four, after which a rank counts as cured."""
 MAX_PAUSES: Final = 4_096
 
 
@@ -97,5 +97,5 @@ def _goes_on(pauses: list[Pause], end_ns: int) -> bool:
     if len(pauses) < MIN_PAUSES:
         return False
     times = sorted(pause.at_ns for pause in pauses)
-    longest_ns = max(later - earlier for earlier, later in pairwise(times))
-    return end_ns - times[-1] <= max(MIN_MEMORY_NS, GAP_TIMES * longest_ns)
+    gaps_ns = sorted(later - earlier for earlier, later in pairwise(times))
+    return end_ns - times[-1] <= max(MIN_MEMORY_NS, GAP_TIMES * gaps_ns[len(gaps_ns) * 3 // 4])

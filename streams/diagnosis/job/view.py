@@ -53,6 +53,8 @@ class Interval(NamedTuple):
     """Share of the time by which moving data took longer than its baseline."""
     pairs: float | None = None
     """Number of pairs on the fullest link between leaf and spines, if nearly all routes are known."""
+    loss_share: float = 0.0
+    """Share of the job's time that was lost in comparison with its baseline; 0 if unknown."""
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final, NamedTuple
 
 from schemas.records import ClockSync, PathDelays
@@ -139,3 +140,40 @@ class DelayWindows:
             k: w for k, w in nic_windows.windows.items() if w.end_ns > begin_ns and w.begin_ns < end_ns
         }
         return [overlapping[key] for key in sorted(overlapping)]
+
+
+class Probes(NamedTuple):
+    """Delays of probes between the NICs of a pair, over all paths. ns."""
+
+    p50_ns: float | None
+    min_ns: float | None
+    """Least median of a path: the delay without a queue."""
+    worst_ns: float | None
+    lost_share: float
+    one_way: bool
+    """Whether the delays are one-way delays; otherwise they are half of round trips."""
+
+
+def probes_of(windows: Callable[[str, str], list[PairDelay]], pair: tuple[str, str]) -> Probes | None:
+    """Return the delays of probes between two NICs, by their windows; None without probes."""
+    forward = windows(*pair)
+    values = _by_path(forward, one_way=True)
+    one_way = bool(values)
+    if not values:
+        values = _by_path(forward + windows(*reversed(pair)), one_way=False)
+    sent = sum(delay.samples + delay.lost for delay in forward)
+    lost = sum(delay.lost for delay in forward) / sent if sent else 0.0
+    if not values:
+        return Probes(None, None, None, lost, one_way) if sent else None
+    medians = [median(delays) for delays in values.values()]
+    smallest = min(min(delays) for delays in values.values())
+    return Probes(median(medians), smallest, max(medians), lost, one_way)
+
+
+def _by_path(delays: list[PairDelay], *, one_way: bool) -> dict[int, list[float]]:
+    by_path: dict[int, list[float]] = {}
+    for delay in delays:
+        value = delay.p50_ns if one_way else delay.rtt_p50_ns
+        if value is not None:
+            by_path.setdefault(delay.path, []).append(value if one_way else value / 2)
+    return by_path

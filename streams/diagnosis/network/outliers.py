@@ -6,6 +6,7 @@ from statistics import median
 from typing import Final
 
 from streams.diagnosis.case import Case, Outlier
+from streams.diagnosis.explained import is_only_sent
 from streams.diagnosis.network.traffic import NicPair
 
 MIN_LIKE: Final = 2
@@ -27,6 +28,7 @@ def find_outliers(case: Case) -> list[Outlier]:
         outliers += _against_others(case, pairs)
     pair_ids = {id(outlier.pair) for outlier in outliers}
     outliers += [outlier for outlier in _against_before(case) if id(outlier.pair) not in pair_ids]
+    outliers = [outlier for outlier in outliers if not is_only_sent(case, outlier)]
     return sorted(outliers, key=lambda outlier: (-outlier.times, outlier.pair.name))
 
 

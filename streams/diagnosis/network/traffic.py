@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from streams.diagnosis.job.baseline import Baselines
 from streams.diagnosis.job.columns import FUNCTIONS, Op, Pair, Rows, Transfer, hash_of, pair_key
 from streams.diagnosis.job.ranks import Rank, Ranks
 from streams.diagnosis.job.work import Work, mixed
-from streams.diagnosis.network.delay_windows import PairDelay
 from streams.diagnosis.network.view import Links, NetworkView
 
 MAX_PAIRS: Final = 4_096
@@ -37,18 +35,6 @@ MAX_ALL_ROUTES: Final = 32
 """Largest number of NICs for which all routes among them count as possible links of a job with unknown
 pairs."""
 _SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
-
-
-class Probes(NamedTuple):
-    """Delays of probes between the NICs of a pair, over all paths. ns."""
-
-    p50_ns: float | None
-    min_ns: float | None
-    """Least median of a path: the delay without a queue."""
-    worst_ns: float | None
-    lost_share: float
-    one_way: bool
-    """Whether the delays are one-way delays; otherwise they are half of round trips."""
 
 
 @dataclass(slots=True)
@@ -184,31 +170,6 @@ def traffic_of(
     _bound(traffic)
     _add_links(traffic, network)
     return traffic
-
-
-def probes_of(network: NetworkView, pair: NicPair, begin_ns: int, end_ns: int) -> Probes | None:
-    """Return the delays of probes between a pair's NICs in an interval; None if there are none."""
-    forward = network.delays(pair.nic, pair.peer, begin_ns, end_ns)
-    values = _by_path(forward, one_way=True)
-    one_way = bool(values)
-    if not values:
-        values = _by_path(forward + network.delays(pair.peer, pair.nic, begin_ns, end_ns), one_way=False)
-    sent = sum(delay.samples + delay.lost for delay in forward)
-    lost = sum(delay.lost for delay in forward) / sent if sent else 0.0
-    if not values:
-        return Probes(None, None, None, lost, one_way) if sent else None
-    medians = [median(delays) for delays in values.values()]
-    smallest = min(min(delays) for delays in values.values())
-    return Probes(median(medians), smallest, max(medians), lost, one_way)
-
-
-def _by_path(delays: list[PairDelay], *, one_way: bool) -> dict[int, list[float]]:
-    by_path: dict[int, list[float]] = {}
-    for delay in delays:
-        value = delay.p50_ns if one_way else delay.rtt_p50_ns
-        if value is not None:
-            by_path.setdefault(delay.path, []).append(value if one_way else value / 2)
-    return by_path
 
 
 # ------------------------------------------------------------------------------------------- sources

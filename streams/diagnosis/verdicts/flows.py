@@ -12,16 +12,19 @@ from schemas.units import bps_text, delay_text
 from streams.diagnosis.base import Candidate, Case, observation, window_evidence
 from streams.diagnosis.case import LinkLoad, Outlier
 from streams.diagnosis.explained import (
+    EXPLAINED_SHARE,
     MIN_RTT_TIMES,
     explains_loss,
-    fills_its_nic,
+    fills_nics,
     min_excess_ns,
-    rtt_times_others,
+    probe_excess_ns,
+    round_trips,
+    usual_probe_ns,
 )
 from streams.diagnosis.network.marks import Marks, links_of_marks, marks_of, usual_share
 from streams.diagnosis.network.outliers import common_end
 from streams.diagnosis.network.traffic import NicPair, keys_of, nics_of
-from streams.diagnosis.network.view import Links
+from streams.diagnosis.record import slow_text
 from streams.diagnosis.symptoms import Symptom
 
 MIN_PAIRS: Final = 6
@@ -45,19 +48,16 @@ def slow_flow(case: Case) -> Iterator[Candidate]:
     New connections are slow. So before the job's baseline is known, only a comparison with many pairs
     counts.
     """
-    outliers = [
-        outlier
-        for outlier in case.outliers
-        if _is_comparable(case, outlier) and not _is_only_sent(case, outlier.pair)
-    ]
+    outliers = [outlier for outlier in case.outliers if _is_comparable(case, outlier)]
     if not outliers:
         return
     worst = outliers[0]
     pair, probes = worst.pair, case.probes(worst.pair)
     nic, role, _ = common_end(case, outliers)
-    others_ns, is_confirmed = _usual_probe_ns(case, pair), _is_confirmed(case, pair)
+    others_ns = usual_probe_ns(case, pair)
+    is_confirmed = (probe_excess_ns(case, pair) or 0.0) >= case.rules.flow_excess_us * 1e3
     links = case.traffic.links_of(pair.flows)
-    text = _slow_text(case, worst)
+    text = slow_text(case, worst)
     evidence = [
         observation(COLLECTIVES.name, pair.name, "data_us", worst.value_ns / 1e3, worst.like_ns / 1e3, text)
     ]
@@ -89,49 +89,9 @@ def _is_comparable(case: Case, worst: Outlier) -> bool:
     return many or case.has_clean_baseline(case.begin_ns)
 
 
-def _is_only_sent(case: Case, pair: NicPair) -> bool:
-    """Return whether only times of sends show that a pair is slow: they last as long as MPI lets them."""
-    is_sent = pair.source == "operation" and (rtt_times_others(case, pair) or 0.0) < MIN_RTT_TIMES
-    return is_sent and not _is_confirmed(case, pair)
-
-
-def _slow_text(case: Case, worst: Outlier) -> str:
-    flows = worst.pair.flows
-    reference = "others" if worst.compared_with == "others" else "before"
-    text = f"{worst.pair.name} saw {delay_text(worst.value_ns)}, {reference} {delay_text(worst.like_ns)}"
-    if not flows:
-        return text
-    links = case.traffic.routes.get(flows[0]["flow_id"], ())
-    return f"{text}; path {min(flow['source_port'] for flow in flows)}{_route_text(links)}"
-
-
 def _slowest_pairs(outliers: list[Outlier]) -> set[tuple[str, str]]:
     """Return the pairs that are at least half as slow as the slowest one, the first."""
     return {outlier.pair.key for outlier in outliers if outlier.times >= 0.5 * outliers[0].times}
-
-
-def _is_confirmed(case: Case, pair: NicPair) -> bool:
-    """Return whether the probes of a pair are slower than those of others, too."""
-    probes, others_ns = case.probes(pair), _usual_probe_ns(case, pair)
-    if probes is None or probes.worst_ns is None or others_ns is None:
-        return False
-    return probes.worst_ns - others_ns >= case.rules.flow_excess_us * 1e3
-
-
-def _route_text(links: Links) -> str:
-    return f" crosses {' and '.join(links[1:-1])}" if len(links) > 2 else ""
-
-
-def _usual_probe_ns(case: Case, pair: NicPair) -> float | None:
-    """Return the median delay of the other pairs' probes, ns; None if unknown."""
-    others = [
-        probes.p50_ns
-        for key in sorted(case.traffic.pairs)[:256]
-        if key != pair.key
-        and (probes := case.probes(case.traffic.pairs[key])) is not None
-        and probes.p50_ns is not None
-    ]
-    return sorted(others)[len(others) // 2] if others else None
 
 
 def _is_quiet(case: Case, pair: NicPair) -> bool:
@@ -144,7 +104,8 @@ def _is_quiet(case: Case, pair: NicPair) -> bool:
 def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
     """Explain a slower job without in-band delays by the pair whose probes and flows are slower than all
     others, if that delay is long enough for the time that the job loses."""
-    if case.traffic.measured or not (case.network_excess or 0.0) >= case.rules.min_loss_share:
+    min_share = max(case.rules.min_loss_share, EXPLAINED_SHARE * case.loss_share)
+    if case.traffic.measured or not (case.network_excess or 0.0) >= min_share:
         return
     slow = _slow_by_probes(case)
     if slow is None:
@@ -152,8 +113,8 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
     worst_ns, middle, pair = slow
     if worst_ns < case.rules.flow_times * middle or not explains_loss(case, worst_ns - middle):
         return
-    times_others = rtt_times_others(case, pair)
-    if times_others is not None and times_others < MIN_RTT_TIMES:
+    rtts = round_trips(case, pair)
+    if rtts is not None and rtts[0] < MIN_RTT_TIMES * rtts[1]:
         return
     text = f"probes of {pair.name} take {delay_text(worst_ns)} on their slowest path, "
     text += f"others {delay_text(middle)}"
@@ -170,7 +131,7 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
         evidence=[observation(DELAYS.name, pair.name, "delay_p50_us", worst_ns / 1e3, middle / 1e3, text)],
         may_pass=True,
         pairs={pair.key},
-        symptoms={Symptom.SLOW_PROBES: True, Symptom.ROUND_TRIPS: times_others is not None},
+        symptoms={Symptom.SLOW_PROBES: True, Symptom.ROUND_TRIPS: rtts is not None},
     )
 
 
@@ -185,9 +146,9 @@ def _slow_by_probes(case: Case) -> tuple[float, float, NicPair] | None:
     slow = [
         (ns, pair)
         for ns, pair in delays
-        if ns - middle >= min_excess_ns(case, pair) and not fills_its_nic(case, pair.nic)
+        if ns - middle >= min_excess_ns(case, pair) and not fills_nics(case, pair.key)
     ]
-    if not slow or len(slow) > len(pairs) // 3:
+    if not 0 < len(slow) <= len(pairs) // 3:
         return None
     worst_ns, pair = max(slow, key=lambda item: (item[0], item[1].name))
     return worst_ns, middle, pair

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,11 +11,12 @@ import numpy as np
 from schemas.records import DiagnosisEvidence, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text, ms_text
-from streams.diagnosis.base import Candidate, Case, observation, ranks_text
+from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.job.arrivals import Floats
 from streams.diagnosis.job.columns import Op
 from streams.diagnosis.job.late_ranks import MIN_LATE_NS, Pause
 from streams.diagnosis.job.ranks import Rank
+from streams.diagnosis.record import lateness_text, ranks_text
 from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.runtime.units import NS_PER_S
 
@@ -89,15 +89,15 @@ def _late_now(case: Case) -> Candidate | None:
     if not ranks or lost < rules.min_loss_share or count < min_count:
         return None
     is_known = float(late.own[places].sum()) >= HALF * lost
+    if not is_known and (case.coarse_ratio or rules.slow_ratio) < rules.slow_ratio:
+        return None
     is_network = not is_known and _network_at(case, places) >= HALF * lost
-    text = f"{ranks_text(ranks)} {_lateness_text(case, places)}"
+    text = f"{ranks_text(ranks)} {lateness_text(case, places)}"
     if is_known:
-        text += (
-            f"; {'its' if len(ranks) == 1 else 'their'} own time outside of operations is longer; "
-            f"nothing is wrong with the network"
-        )
+        text += f"; {'its' if len(ranks) == 1 else 'their'} own time outside of operations is longer"
     symptoms: Symptoms = {Symptom.OWN_TIME: is_known, Symptom.NETWORK_TIME: is_network}
-    return _straggler(ranks, symptoms, lost, text, _arrivals(case, ranks, count))
+    evidence = _arrivals(case, ranks, count)
+    return _straggler(ranks, symptoms, lost, text, evidence, may_pass=not is_known)
 
 
 def _stopped(case: Case) -> Candidate | None:
@@ -132,23 +132,11 @@ def _computes_longer(case: Case) -> Candidate | None:
     own_ms, before_ms = float(own_ns[places[0]]) / 1e6, float(before_ns[places[0]]) / 1e6
     text = (
         f"{ranks_text(ranks)} spends {ms_text(own_ms)} outside of operations for each of them, "
-        f"{ms_text(before_ms)} before; nothing is wrong with the network"
+        f"{ms_text(before_ms)} before"
     )
     evidence = observation(COLLECTIVES.name, ranks[0].name, "own_ms", own_ms, before_ms, text)
     lost = min(lost, case.loss_share)
-    return replace(_straggler(ranks, {Symptom.OWN_TIME: True}, lost, text, [evidence]), may_pass=True)
-
-
-def _lateness_text(case: Case, places: list[int]) -> str:
-    """Return text that says how late ranks were at most, and how often: a mean hides a single pause."""
-    work, arrivals = case.work, case.work.arrivals
-    owner = work.rank[work.grouped[arrivals.group_last]]
-    own = arrivals.group_late_ns[arrivals.group_clear & np.isin(owner, places)]
-    greatest = float(own.max(initial=0.0))
-    often = int((own >= HALF * greatest).sum())
-    times = "once" if often == 1 else f"in {often} operations"
-    total = len(work.groups.starts)
-    return f"arrived last, up to {delay_text(greatest)} after the median rank, {times} of {total}"
+    return _straggler(ranks, {Symptom.OWN_TIME: True}, lost, text, [evidence], may_pass=True)
 
 
 def _late_repeatedly(case: Case) -> Candidate | None:
@@ -165,7 +153,7 @@ def _late_repeatedly(case: Case) -> Candidate | None:
         each = f", every {max(1, round(pausing.span_ns / pausing.count / iteration_ns))} iterations or so"
     text = (
         f"{ranks_text(ranks)} pauses: up to {delay_text(pausing.greatest_ns)}, {pausing.count} times in "
-        f"{pausing.span_ns / NS_PER_S:.0f} s{each}; nothing is wrong with the network"
+        f"{pausing.span_ns / NS_PER_S:.0f} s{each}"
     )
     evidence = _arrivals(case, ranks, pausing.count)
     return _straggler(ranks, {Symptom.OWN_TIME: True}, pausing.lost, text, evidence)
@@ -185,7 +173,13 @@ def _arrivals(case: Case, ranks: list[Rank], count: float) -> list[DiagnosisEvid
 
 
 def _straggler(
-    ranks: list[Rank], symptoms: Symptoms, lost: float, text: str, evidence: list[DiagnosisEvidence]
+    ranks: list[Rank],
+    symptoms: Symptoms,
+    lost: float,
+    text: str,
+    evidence: list[DiagnosisEvidence],
+    *,
+    may_pass: bool = False,
 ) -> Candidate:
     host = ranks[0].host
     return Candidate(
@@ -198,6 +192,7 @@ def _straggler(
         ranks=[rank.number for rank in ranks],
         nics=[rank.nic for rank in ranks if rank.nic],
         evidence=evidence,
+        may_pass=may_pass,
         symptoms=symptoms,
     )
 

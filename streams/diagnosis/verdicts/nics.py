@@ -12,51 +12,106 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from schemas.ids import host_of
-from schemas.records import Flow, Verdict
+from schemas.records import DiagnosisEvidence, Flow, Verdict
 from schemas.topics import FLOWS
 from schemas.units import bps_text, delay_text
+from streams.diagnosis.answers import WITHOUT_CAUSE
 from streams.diagnosis.base import Candidate, Case, observation
-from streams.diagnosis.explained import explains_loss, fills_its_nic, min_excess_ns
+from streams.diagnosis.explained import explains_loss, fills_nics, min_excess_ns
 from streams.diagnosis.network.outliers import network_is_normal
 from streams.diagnosis.network.traffic import keys_of
 from streams.diagnosis.symptoms import Symptom
 
 MIN_OTHERS: Final = 2
 """Number of flows that do not touch a NIC, needed for a comparison."""
+LONGER_TIMES, SLOWER_TIMES = 1.3, 2.5
+"""Growth of a NIC's round trips, and of its time for a bit, from which on it has become slow."""
+MIN_SENT: Final = 10_000
+"""Bytes of a flow in a report below which its rate while it sends is not known."""
 SLOW_SHARE: Final = 0.7
 """Share of a NIC's flows that must be slower than the others."""
 
 
+def note_nics(case: Case) -> None:
+    """Record the median round trips, and the median time for a bit while they send, of each NIC's flows."""
+    rtts: dict[str, list[float]] = defaultdict(list)
+    bits: dict[str, list[float]] = defaultdict(list)
+    for flow in _reported(case):
+        rtts[flow["nic"]].append(float(flow["rtt_ns"] or 0))
+        if flow["busy_share"] and flow["rate_bps"] and flow["bytes"] >= MIN_SENT:
+            bits[flow["nic"]].append(1e9 * flow["busy_share"] / flow["rate_bps"])
+    for name, by_nic in (("rtt", rtts), ("bit", bits)):
+        for nic, values in by_nic.items():
+            case.job.baselines.note((name, nic), median(values))
+
+
 def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
-    """Explain a slower job by the NIC of which all flows have long round trips, and no other flow has."""
-    if not (case.network_excess or 0.0) >= case.rules.min_loss_share:
-        return
-    slowest = _slowest_nic(case)
-    if slowest is None:
+    """Explain a slower job by the NIC of which all flows have long round trips, and no other flow has.
+
+    They must be longer than before, too: programs send more over some NICs than over others.
+    """
+    slowest, loss = _slowest_nic(case), case.network_excess or 0.0
+    if slowest is None or not loss >= case.rules.min_loss_share:
+        yield from _nic_behind(case)
         return
     nic, value, typical = slowest.nic, slowest.rtt_ns, slowest.others_ns
+    growth = case.job.baselines.growth(("rtt", nic))
     pairs = [pair for pair in case.traffic.pairs.values() if nic in pair.key]
     too_short = any(value - typical < min_excess_ns(case, pair) for pair in pairs)
-    if too_short or fills_its_nic(case, nic) or not explains_loss(case, value - typical):
+    if too_short or (growth is not None and growth < LONGER_TIMES) or fills_nics(case, [nic]):
+        return
+    if not explains_loss(case, value - typical):
         return
     times = slowest.times
     text = (
         f"{nic} sends slowly: its flows have round trips of {delay_text(value)}, flows of other NICs "
         f"{delay_text(typical)}, at {bps_text(slowest.rate_bps)}"
     )
-    yield Candidate(
+    evidence = [
+        observation(FLOWS.name, nic, "rtt_us", value / 1e3, typical / 1e3, text),
+        observation(FLOWS.name, nic, "times_others", times, 1.0, f"{times:.1f} times the others"),
+    ]
+    yield _slow_sender(case, nic, loss, text, evidence)
+
+
+def _nic_behind(case: Case) -> Iterator[Candidate]:
+    """Yield the NIC that sends more slowly than before, unlike all others, behind the cause that was named.
+
+    It costs no time while ranks wait for another one, but will as soon as that is repaired.
+    """
+    last, baselines = case.job.last, case.job.baselines
+    if last is None or last.verdict in WITHOUT_CAUSE:
+        return
+    nics = sorted(case.traffic.nics)
+    bits, rtts = ({nic: baselines.growth((name, nic)) or 0.0 for nic in nics} for name in ("bit", "rtt"))
+    nic = max(nics, key=lambda name: bits[name], default="")
+
+    others = [growth for name, growth in bits.items() if name != nic]
+    is_slower = len(others) >= MIN_OTHERS and bits[nic] >= SLOWER_TIMES * max(1.0, median(others))
+    if is_slower and rtts[nic] >= LONGER_TIMES:
+        text = (
+            f"{nic} takes {bits[nic]:.1f} times as long to send a bit as before, with round trips of "
+            f"{rtts[nic]:.1f} times; it costs no time while the job waits for another cause"
+        )
+        evidence = [observation(FLOWS.name, nic, "times_before", bits[nic], 1.0, text)]
+        yield _slow_sender(case, nic, 0.0, text, evidence)
+
+
+def _slow_sender(
+    case: Case, nic: str, loss: float, text: str, evidence: list[DiagnosisEvidence]
+) -> Candidate:
+    pairs = [pair for pair in case.traffic.pairs.values() if nic in pair.key]
+    return Candidate(
         Verdict.SLOW_SENDER,
-        case.network_excess or 0.0,
+        loss,
         nic,
         text,
         f"check negotiated speed, cable, rate limits and processors of {host_of(nic)}",
         subjects=[nic, host_of(nic)],
         nics=[nic],
         ranks=case.numbers_at(nic),
-        evidence=[
-            observation(FLOWS.name, nic, "rtt_us", value / 1e3, typical / 1e3, text),
-            observation(FLOWS.name, nic, "times_others", times, 1.0, f"{times:.1f} times the others"),
-        ],
+        evidence=evidence,
+        may_pass=True,
         pairs=keys_of(pairs),
         symptoms={Symptom.PROBES_NORMAL: bool(network_is_normal(case, pairs)), Symptom.ROUND_TRIPS: True},
     )
@@ -78,7 +133,7 @@ class _SlowNic(NamedTuple):
 
 def _slowest_nic(case: Case) -> _SlowNic | None:
     """Return the NIC whose flows have the longest round trips, if nearly all of them have long ones."""
-    flows = [flow for flow in case.traffic.flows.values() if flow["rtt_ns"] and flow["peer"]]
+    flows = _reported(case)
     rtts: dict[str, list[float]] = defaultdict(list)
     for flow in flows:
         for name in {flow["nic"], flow["peer"]}:
@@ -87,6 +142,10 @@ def _slowest_nic(case: Case) -> _SlowNic | None:
     names = sorted({flow["nic"] for flow in flows})
     slow = filter(None, (_slow_nic(flows, name, rtts[name], ordered, min_times) for name in names))
     return max(slow, key=lambda nic: nic.times, default=None)
+
+
+def _reported(case: Case) -> list[Flow]:
+    return [flow for flow in case.traffic.flows.values() if flow["rtt_ns"] and flow["peer"]]
 
 
 def _slow_nic(

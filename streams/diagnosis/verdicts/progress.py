@@ -10,11 +10,12 @@ import numpy as np
 from schemas.records import CollectiveFunction, DiagnosisEvidence, RankCondition, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case, observation, ranks_text
+from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.case import Stuck
 from streams.diagnosis.job.arrivals import Bools
 from streams.diagnosis.job.columns import FUNCTIONS, Op
 from streams.diagnosis.job.ranks import Rank
+from streams.diagnosis.record import operation_text, ranks_text
 from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.diagnosis.verdicts.surroundings import health_evidence, hosts_down
 from streams.runtime.units import NS_PER_MS
@@ -26,20 +27,6 @@ EQUAL_BYTES: Final = tuple(
 """Indices of the functions whose messages have the same size at all ranks."""
 TOGETHER_NS: Final = 20 * NS_PER_MS
 """Time within which deaths count as one: processes of one host die together."""
-
-
-def operation_text(case: Case, stuck: Stuck) -> str:
-    """Return text about the operation that does not end, with the time for which it has run."""
-    communicator = case.ranks.communicators.get(stuck.communicator)
-    name = communicator.id if communicator is not None else "?"
-    age_s = (case.end_ns - stuck.since_ns) / 1e9
-    return f"{stuck.function} {stuck.seq} of {name} runs for {age_s:.1f} s"
-
-
-def pause_text(case: Case, proof: str) -> str:
-    """Return text about the end of a pause, and the time or the `proof` that makes it a hang."""
-    limit_s = max(case.rules.pause_s, case.rules.hang_pauses * case.job.stalls.longest_ns / 1e9)
-    return f"a pause ends; it is HANG after {limit_s:.0f} s, or once a rank dies or {proof}"
 
 
 def stuck_evidence(case: Case, stuck: Stuck) -> DiagnosisEvidence:

@@ -12,10 +12,11 @@ from typing import Final
 from schemas.records import CollectiveFunction, DiagnosisEvidence, RankState, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case, listed, observation
+from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.job.ras_history import RasWait
+from streams.diagnosis.record import listed, pause_text
 from streams.diagnosis.symptoms import Symptom, Symptoms
-from streams.diagnosis.verdicts.progress import pause_text, stop
+from streams.diagnosis.verdicts.progress import stop
 from streams.diagnosis.verdicts.surroundings import hosts_down, surroundings
 from streams.runtime.units import NS_PER_S
 

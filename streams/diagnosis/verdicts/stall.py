@@ -13,13 +13,12 @@ from typing import Final
 from schemas.records import DiagnosisEvidence, RankCondition, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
-from streams.diagnosis.base import Candidate, Case, observation, ranks_text
+from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.case import Stuck
 from streams.diagnosis.job.ranks import Rank
+from streams.diagnosis.record import activity_text, operation_text, pause_text, ranks_text
 from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.diagnosis.verdicts.progress import (
-    operation_text,
-    pause_text,
     reported_states,
     state_evidence,
     stop,
@@ -30,12 +29,6 @@ from streams.runtime.units import NS_PER_S
 
 SILENT_NS: Final = 12 * NS_PER_S
 """Time without a record from which on a rank reports nothing: idle processes report each 10 s."""
-BUSY_SHARE: Final = 0.3
-"""Processors that a process uses from which on it computes."""
-DISK_SHARE: Final = 0.3
-"""Share of the time in which a process waits for a disk from which on the disk holds it up."""
-IO_BPS: Final = 8e6
-"""bit/s of files and pipes from which on a process reads or writes: 1 MB/s."""
 
 
 def hang(case: Case) -> Iterator[Candidate]:
@@ -136,22 +129,6 @@ def _activity_texts(case: Case, late: list[Rank]) -> list[str]:
     if silent:
         return [f"{ranks_text(silent)} reports nothing"]
     return list(dict.fromkeys(activity_text(rank) for rank in late[:2]))
-
-
-def activity_text(rank: Rank) -> str:
-    """Return text about what a rank's process does by the kernel's accounting; empty if that is not known."""
-    activity = rank.activity
-    if activity is None:
-        return ""
-    if rank.is_stopped:
-        return "its process is stopped by a signal, a debugger or its cgroup"
-    if activity.disk_share >= DISK_SHARE:
-        return "its process waits for a disk or a driver"
-    if activity.io_bps >= IO_BPS:
-        return f"its process reads or writes {activity.io_bps / 8e6:.0f} MB/s"
-    if activity.cpu_share >= BUSY_SHARE:
-        return f"its process computes on {activity.cpu_share:.1f} processors"
-    return "its process sleeps: it uses neither processor nor disk"
 
 
 def _activities(case: Case, ranks: list[Rank]) -> list[DiagnosisEvidence]:

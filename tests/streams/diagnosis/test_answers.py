@@ -19,10 +19,25 @@ def candidate(verdict: Verdict, subject: str = "", *, decisive: bool = False) ->
     return Candidate(verdict, 0.3, subject, f"{verdict} {subject}", "", decisive=decisive)
 
 
-def answered(*offered: Candidate, stopped: tuple[int, int] | None = None) -> list[Verdict]:
+def answered(
+    *offered: Candidate, stopped: tuple[int, int] | None = None, is_clear: bool = False
+) -> list[Verdict]:
     """Return the answers if these candidates are the best ones, second by second."""
     answers = Answers()
-    return [answers.settle(best, [best], stopped, at * S).verdict for at, best in enumerate(offered)]
+    return [
+        answers.settle(best, [best], stopped, at * S, is_clear=is_clear).verdict
+        for at, best in enumerate(offered)
+    ]
+
+
+def settled(answers: Answers, best: Candidate, *others: Candidate, at_s: int = 0) -> Candidate:
+    """Return the answer at a time if a candidate is the best one."""
+    return answers.settle(best, [best, *others], None, at_s * S, is_clear=False)
+
+
+def lasting(answers: Answers, *verdicts: Candidate, at_s: int, is_clear: bool = False) -> Candidate | None:
+    """Return the verdict at a time that is no matter of a moment."""
+    return answers.lasting([*verdicts], at_s * S, is_clear=is_clear)
 
 
 HEALTHY = candidate(Verdict.HEALTHY)
@@ -42,19 +57,25 @@ def test_evidence_that_comes_and_goes_does_not_change_the_answer() -> None:
 
 
 def test_another_answer_that_lasts_replaces_a_cause() -> None:
-    assert answered(STRAGGLER, *[GREY] * 4)[-2:] == [Verdict.STRAGGLER, Verdict.GREY_LINK]
+    assert answered(STRAGGLER, *[GREY] * 6)[-2:] == [Verdict.STRAGGLER, Verdict.GREY_LINK]
     assert answered(STRAGGLER, *[HEALTHY] * 4)[-2:] == [Verdict.STRAGGLER, Verdict.HEALTHY]
 
 
 def test_an_answer_without_evidence_is_replaced_although_the_best_cause_alternates() -> None:
     """Two links of one path can be equally likely."""
     contended = [replace(candidate(Verdict.CONTENTION, name), confidence=0.9) for name in ("a>b", "b>c")]
-    assert answered(STRAGGLER, *contended * 2)[-2:] == [Verdict.STRAGGLER, Verdict.CONTENTION]
+    assert answered(STRAGGLER, *contended * 3)[-2:] == [Verdict.STRAGGLER, Verdict.CONTENTION]
     answers = Answers()
-    answers.settle(STRAGGLER, [STRAGGLER], None, 0)
-    for at in range(1, 9):
-        best = contended[at % 2]
-        assert answers.settle(best, [best, STRAGGLER], None, at * S) == STRAGGLER, "it is still possible"
+    settled(answers, STRAGGLER)
+    for at_s in range(1, 9):
+        answer = settled(answers, contended[at_s % 2], STRAGGLER, at_s=at_s)
+        assert answer == STRAGGLER, "it is still possible"
+
+
+def test_a_healthy_job_that_is_a_little_slow_for_a_moment_is_healthy() -> None:
+    answers = answered(HEALTHY, *[UNKNOWN] * 12)
+    assert answers.index(Verdict.UNKNOWN) == 11
+    assert answered(HEALTHY, UNKNOWN, is_clear=True)[-1] == Verdict.UNKNOWN
 
 
 def test_a_job_that_is_still_slow_keeps_its_cause_for_longer() -> None:
@@ -87,8 +108,8 @@ def test_a_queue_keeps_the_link_that_was_named(verdict: Verdict, lead: float, lo
     """Two links of one path show the same queue in turn; a lead, or no cost at the first, replaces it."""
     answers = Answers()
     named, other = queued(verdict, "a>b", 0.75, loss), queued(verdict, "b>c", 0.75 + lead)
-    answers.settle(named, [named], None, 0)
-    later = [answers.settle(other, [other, named], None, at * S) for at in range(1, 30)]
+    settled(answers, named)
+    later = [settled(answers, other, named, at_s=at_s) for at_s in range(1, 30)]
     assert later[-1].subject == link
 
 
@@ -97,68 +118,68 @@ def test_a_job_that_two_pairs_meet_at_two_links_is_one_cause(job: str, link: str
     named = replace(queued(Verdict.CONTENTION, "a>b"), jobs=["serve"])
     other = replace(queued(Verdict.CONTENTION, "b>c"), jobs=[job], pairs={("h3/n0", "h4/n0")})
     answers = Answers()
-    answers.settle(named, [named], None, 0)
-    later = [answers.settle(other, [other, named], None, at * S) for at in range(1, 30)]
+    settled(answers, named)
+    later = [settled(answers, other, named, at_s=at_s) for at_s in range(1, 30)]
     assert later[-1].subject == link
 
 
-def test_a_slow_flow_of_a_moment_is_not_named() -> None:
-    slow = replace(queued(Verdict.SLOW_FLOW, "h1/n0 to h2/n0"), may_pass=True)
-    answers = Answers()
-    answers.settle(HEALTHY, [], None, 0)
-    lasting = [answers.lasting([slow], 1.2, at * S) for at in range(1, 6)]
-    assert lasting == [None, None, None, slow, slow]
-    assert answers.lasting([STRAGGLER], 1.2, 6 * S) is STRAGGLER, "a cause of its own is named at once"
-    assert answers.lasting([slow], 1.2, 7 * S) is None
-    assert answers.lasting([slow, STRAGGLER], 1.2, 8 * S) is STRAGGLER
-    assert answers.lasting([slow], 1.6, 9 * S) is slow, "the job is clearly slow"
-    assert answers.lasting([], 1.2, 10 * S) is None
-    assert answers.lasting([slow], 1.2, 300 * S) is None, "it was over meanwhile"
+def passing(verdict: Candidate) -> Candidate:
+    return replace(verdict, may_pass=True)
 
 
-def test_slow_flows_of_a_moment_each_are_not_named() -> None:
-    answers = Answers()
-    answers.settle(HEALTHY, [], None, 0)
-    slow = replace(queued(Verdict.SLOW_FLOW, ""), may_pass=True)
-    flows = [replace(slow, pairs={(f"h{at}/n0", "h9/n0")}) for at in range(1, 30)]
-    assert not any(answers.lasting([flow], 1.2, at * S) for at, flow in enumerate(flows))
+def test_a_cause_of_a_moment_is_not_named() -> None:
+    answers, slow = Answers(), passing(queued(Verdict.SLOW_FLOW, "h1/n0 to h2/n0"))
+    settled(answers, HEALTHY)
+    assert [lasting(answers, slow, at_s=at_s) for at_s in range(1, 8)] == [None] * 5 + [slow] * 2
+    assert lasting(answers, STRAGGLER, at_s=8) is STRAGGLER, "a cause of its own is named at once"
+    assert lasting(answers, slow, at_s=9) is None, "it was over meanwhile"
+    assert lasting(answers, slow, STRAGGLER, at_s=10) is STRAGGLER
+    assert lasting(answers, slow, at_s=11, is_clear=True) is slow, "the job is clearly slow"
+    assert lasting(answers, at_s=12) is None
+    assert lasting(answers, slow, at_s=300) is None, "it was over meanwhile"
+
+
+def test_causes_of_a_moment_each_are_not_named() -> None:
+    answers, slow = Answers(), passing(queued(Verdict.SLOW_FLOW, ""))
+    settled(answers, HEALTHY)
+    flows = [replace(slow, pairs={(f"h{at_s}/n0", "h9/n0")}) for at_s in range(1, 30)]
+    assert not any(lasting(answers, flow, at_s=at_s) for at_s, flow in enumerate(flows))
 
 
 def test_a_straggler_of_messages_must_last() -> None:
-    answers = Answers()
-    answers.settle(HEALTHY, [], None, 0)
-    late = replace(STRAGGLER, may_pass=True)
-    assert [answers.lasting([late], 1.2, at * S) for at in range(1, 5)] == [None, None, None, late]
-    other = replace(late, subject="h4")
-    assert answers.lasting([other], 1.2, 5 * S) is None
+    answers, late = Answers(), passing(STRAGGLER)
+    settled(answers, HEALTHY)
+    assert [lasting(answers, late, at_s=at_s) for at_s in range(1, 7)] == [None] * 5 + [late]
+    assert lasting(answers, replace(late, subject="h4"), at_s=7) is None
 
 
 def test_a_cause_lasts_also_while_another_one_leads_for_a_moment() -> None:
-    answers = Answers()
-    answers.settle(HEALTHY, [], None, 0)
-    late = replace(STRAGGLER, may_pass=True)
-    slow = replace(queued(Verdict.SLOW_FLOW, "h1/n0 to h2/n0"), may_pass=True)
-    offered = [[late], [slow, late], [late, slow], [slow, late]]
-    assert [answers.lasting(verdicts, 1.2, at * S) for at, verdicts in enumerate(offered)][-1] is late
+    answers, late = Answers(), passing(STRAGGLER)
+    slow = passing(queued(Verdict.SLOW_FLOW, "h1/n0 to h2/n0"))
+    settled(answers, HEALTHY)
+    offered = [[late], [slow, late], *[[late, slow], [slow, late]] * 2]
+    assert [lasting(answers, *two, at_s=at_s) for at_s, two in enumerate(offered)][-1] is late
 
 
-def test_a_slow_flow_that_follows_a_cause_settles_as_others_do() -> None:
+def test_a_cause_that_follows_another_one_settles() -> None:
     answers = Answers()
-    answers.settle(STRAGGLER, [STRAGGLER], None, 0)
-    slow = replace(candidate(Verdict.SLOW_FLOW, "x"), may_pass=True)
-    assert answers.lasting([slow], 1.2, S) is slow
+    settled(answers, STRAGGLER)
+    slow = passing(candidate(Verdict.SLOW_FLOW, "x"))
+    assert lasting(answers, slow, at_s=1) is slow
+    assert settled(answers, slow, at_s=1) is STRAGGLER
 
 
 def test_a_cause_is_kept_while_the_operation_that_it_stopped_still_runs() -> None:
     answers = Answers()
     dead = candidate(Verdict.DEAD_LINK, "a<>b", decisive=True)
     hang = candidate(Verdict.HANG, "h5", decisive=True)
-    answers.settle(dead, [dead], (1, 7), 0)
-    later = [answers.settle(hang, [hang], (1, 7), at * S) for at in range(1, 40)]
+    answers.settle(dead, [dead], (1, 7), 0, is_clear=True)
+    later = [answers.settle(hang, [hang], (1, 7), at * S, is_clear=True) for at in range(1, 40)]
     assert {answer.verdict for answer in later} == {Verdict.DEAD_LINK}
     assert "the operation that it stopped still runs" in later[-1].text
     assert later[-1].text.count("still runs") == 1
-    assert answers.settle(hang, [hang], (1, 8), 41 * S).verdict == Verdict.HANG, "another operation"
+    other = answers.settle(hang, [hang], (1, 8), 41 * S, is_clear=True)
+    assert other.verdict == Verdict.HANG, "another operation"
 
 
 def test_a_rank_that_dies_in_a_stopped_operation_is_named() -> None:

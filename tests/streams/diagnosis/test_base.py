@@ -8,8 +8,9 @@ from typing import cast
 import pytest
 
 from schemas.records import Verdict
-from streams.diagnosis.base import Candidate, observation, ranks_text
+from streams.diagnosis.base import Candidate, observation
 from streams.diagnosis.job.ranks import Rank
+from streams.diagnosis.record import ranks_text
 
 
 def test_a_candidate_is_neither_weighed_nor_decisive_at_first() -> None:

@@ -28,6 +28,8 @@ from tests.examples import examples
 from tests.records import make, make_part
 from tests.streams.diagnosis.scenario import BEGIN, JOB, MS, Job, S, World, evaluate, nic, route
 
+CROSSED = route(1, 2, 1)[1]
+
 
 def test_a_healthy_job_is_healthy_and_its_record_is_valid() -> None:
     world = World(Job(split=True))
@@ -165,7 +167,7 @@ def test_a_sampled_trace_with_summaries_gives_the_same_verdict() -> None:
     for _ in range(4):
         assert step()["verdict"] == Verdict.HEALTHY
     world.job.compute = lambda rank, at: 13.0 * MS if rank == 3 else 8.0 * MS
-    found = step()
+    found = [step() for _ in range(6)][-1]
     assert (found["verdict"], found["ranks"]) == (Verdict.STRAGGLER, [3])
     assert found["loss_share"] == pytest.approx(4.5 / 17, abs=0.05)
 
@@ -333,3 +335,29 @@ def test_a_new_owner_does_not_know_that_all_ranks_compute_longer() -> None:
     world.view.baselines.restore("iteration", 12.0 * MS)
     world.job.network = lambda rank, at: 12.0 * MS
     assert world.learn(8)["verdict"] == Verdict.UNKNOWN
+
+
+def test_a_link_that_costs_time_beside_a_straggler_is_named_too() -> None:
+    world = World(Job(queue_pairs=False))
+    world.learn(8)
+    world.job.compute = lambda rank, at: 20.0 * MS if rank == 3 else 8.0 * MS
+    alone = [world.step() for _ in range(6)][-1]
+    assert (alone["verdict"], alone["ranks"]) == (Verdict.STRAGGLER, [3])
+    assert alone["text"].endswith("nothing is wrong with the network")
+    world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.05)
+    world.job.network = lambda rank, at: 9.0 * MS
+    both = [world.step() for _ in range(3)][-1]
+    assert (both["verdict"], both["ranks"]) == (Verdict.STRAGGLER, [3])
+    assert "; also GREY_LINK: " in both["text"], both["text"]
+    assert "nothing is wrong" not in both["text"]
+
+
+def test_a_link_that_costs_nothing_beside_a_straggler_is_only_possible() -> None:
+    world = World(Job(queue_pairs=False))
+    world.learn(8)
+    world.job.compute = lambda rank, at: 20.0 * MS if rank == 3 else 8.0 * MS
+    world.health(CROSSED, LinkState.GREY, world.job.at_ns, loss_rate=0.05)
+    found = [world.step() for _ in range(6)][-1]
+    assert found["verdict"] == Verdict.STRAGGLER
+    assert "also" not in found["text"]
+    assert [other["verdict"] for other in found["alternatives"]] == [Verdict.GREY_LINK]

@@ -52,9 +52,11 @@ def test_flows_with_usual_round_trips_contradict_slow_probes() -> None:
 
 def test_a_nic_at_a_lower_rate_is_found_by_the_round_trips_of_its_flows() -> None:
     world = mpi_world()
+    world.flow_fields = {rank: {"rtt_ns": 100_000} for rank in range(8)}
+    world.learn(8)
     touched = {2, 1}  # rank 1 sends to h2, rank 2 sends from it
     world.flow_fields = {rank: {"rtt_ns": RTT_NS if rank in touched else 100_000} for rank in range(8)}
-    found = slowed(world)[-1]
+    found = slowed(world, steps=8)[-1]
     assert (found["verdict"], found["subject"], found["blames_network"]) == (
         Verdict.SLOW_SENDER,
         nic(2),

@@ -8,10 +8,11 @@ from streams.diagnosis.base import Candidate
 from streams.diagnosis.case import case_of
 from streams.diagnosis.record import make_record, missing_evidence
 from streams.diagnosis.rules import DiagnosisRules
+from streams.diagnosis.symptoms import Symptom
 from tests.streams.diagnosis.scenario import MS, Job, S, World
 
 
-def record(candidate: Candidate, others: list[Candidate]) -> Diagnosis:
+def record(candidate: Candidate, others: list[Candidate], further: list[Candidate]) -> Diagnosis:
     world = World(Job(ranks=4))
     world.learn(4)
     world.job.network = lambda rank, at: 12.0 * MS
@@ -19,17 +20,25 @@ def record(candidate: Candidate, others: list[Candidate]) -> Diagnosis:
     for each in world.job.run():
         world.view.take(each, world.job.at_ns)
     case = case_of(world.view, world.network, begin_ns, world.job.at_ns, DiagnosisRules())
-    return make_record(case, candidate, others, ["something"])
+    return make_record(case, candidate, others, further, ["something"])
 
 
 def test_a_slow_jobs_text_begins_with_its_iterations() -> None:
     best = Candidate(Verdict.SLOW_FLOW, 0.5, "a", "a is slow", "fix a")
-    diagnosis = record(best, [Candidate(Verdict.CONTENTION, 0.5, "b", "b" * 5000, "", confidence=1.2)])
+    other = Candidate(Verdict.CONTENTION, 0.5, "b", "b" * 5000, "", confidence=1.2)
+    diagnosis = record(best, [other], [])
     assert diagnosis["text"].startswith("iterations take 20.")
     assert diagnosis["text"].endswith("before: a is slow")
     assert diagnosis["alternatives"][0]["confidence"] == 1.0
     assert (diagnosis["subject"], diagnosis["subjects"], diagnosis["missing"]) == ("a", ["a"], ["something"])
     codec.encode(Diagnosis, diagnosis)
+
+
+def test_a_further_cause_is_part_of_the_text() -> None:
+    best = Candidate(Verdict.STRAGGLER, 0.5, "h1", "h1 is late", "", symptoms={Symptom.OWN_TIME: True})
+    assert record(best, [], [])["text"].endswith("h1 is late; nothing is wrong with the network")
+    grey = Candidate(Verdict.GREY_LINK, 0.1, "b", "b is GREY", "", blames_network=True)
+    assert record(best, [grey], [grey])["text"].endswith("h1 is late; also GREY_LINK: b is GREY")
 
 
 def test_late_delays_of_probes_are_missing_with_their_delay() -> None:

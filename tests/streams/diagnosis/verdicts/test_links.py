@@ -124,7 +124,7 @@ def test_a_link_that_came_up_twice_and_loses_packets_flaps(outages: int, verdict
         world.step()
     grey_ns = at_ns + (outages * 1000 + 600) * MS
     world.health(CROSSED, LinkState.GREY, grey_ns, seq=seq + 1, loss_rate=0.45)
-    for _ in range(4):
+    for _ in range(6):
         found = world.step()
     assert (found["verdict"], found["subject"]) == (verdict, CABLE)
 

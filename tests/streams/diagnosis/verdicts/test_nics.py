@@ -5,12 +5,14 @@ from __future__ import annotations
 from statistics import median
 
 import numpy as np
+import pytest
 
+from schemas.records import Diagnosis, Verdict
 from streams.diagnosis.case import Case, case_of
 from streams.diagnosis.rules import DiagnosisRules
 from streams.diagnosis.verdicts.nics import MIN_OTHERS, SLOW_SHARE, _slowest_nic
 from tests.records import make_part
-from tests.streams.diagnosis.scenario import Job, S, World, nic
+from tests.streams.diagnosis.scenario import MS, Job, S, World, nic
 
 
 def expected(case: Case) -> tuple[str, float, float] | None:
@@ -47,3 +49,33 @@ def test_the_nic_with_the_longest_round_trips_is_that_of_a_comparison_one_by_one
         answers.append(slowest is not None)
         assert (slowest and slowest[:3]) == expected(case)
     assert 500 < sum(answers) < 2_500
+
+
+def behind(slow: dict[str, float], compute_ms: float) -> Diagnosis:
+    """Return the diagnosis of a job of which rank 3 computes for longer, while the flow of rank 1 changes."""
+    world = World(Job(queue_pairs=False))
+    usual = {"rtt_ns": 100_000, "busy_share": 0.2, "bytes": 10**9, "rate_bps": 2e10}
+    world.flow_fields = dict.fromkeys(range(8), usual)
+    world.learn(8)
+    world.job.compute = lambda rank, at: (compute_ms if rank == 3 else 8.0) * MS
+    world.flow_fields = {**world.flow_fields, 1: {**usual, **slow}}
+    return [world.step() for _ in range(8)][-1]
+
+
+SLOW = {"rtt_ns": 200_000, "busy_share": 0.8}
+
+
+def test_a_nic_that_has_become_slow_behind_a_straggler_is_a_possible_cause() -> None:
+    found = behind(SLOW, 20.0)
+    assert (found["verdict"], found["ranks"]) == (Verdict.STRAGGLER, [3])
+    other = next(iter(found["alternatives"]))
+    assert (other["verdict"], other["subject"]) == (Verdict.SLOW_SENDER, nic(1))
+    assert "takes 4.0 times as long to send a bit as before" in other["text"]
+    assert "also" not in found["text"], "it costs no time"
+
+
+@pytest.mark.parametrize(
+    ("slow", "compute_ms"), [(SLOW, 8.0), ({"rtt_ns": 200_000}, 20.0), ({"busy_share": 0.8}, 20.0)]
+)
+def test_a_nic_is_no_possible_cause_alone_nor_by_one_sign(slow: dict[str, float], compute_ms: float) -> None:
+    assert not behind(slow, compute_ms)["alternatives"]
