@@ -39,7 +39,7 @@ class ReaderMaker(Protocol):
         """Return the reader of a string; `passes` returns whether a string has its format."""
 
     def enum(self, symbols: Iterable[str]) -> Any:
-        """Return the reader of an enum."""
+        """Return the reader that decodes an enum to one of `symbols`."""
 
     def optional(self, inner: Any, null_branch: int) -> Any:
         """Return the reader of a union of null and another type."""

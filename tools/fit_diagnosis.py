@@ -165,7 +165,7 @@ def rows_of(path: Path) -> list[list[Row]]:
 
 
 class Matrix(NamedTuple):
-    """Rows as arrays."""
+    """The causes that could be the verdict, as arrays with one element or row for each."""
 
     features: np.ndarray
     """One column for each cause, then one for each symptom, with its sign."""

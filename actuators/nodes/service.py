@@ -87,7 +87,7 @@ class Drains:
     @classmethod
     @contextmanager
     def open(cls, settings: ActuatorSettings, effector: NodeEffector, by: str) -> Iterator[Drains]:
-        """Read the log to its end. Raises LogUnavailable, and ValueError for unusable keys."""
+        """Yield drains that have read the log to its end. Raises LogUnavailable; ValueError for bad keys."""
         recent = back(settings.nodes.max_age_s + MARGIN_S)
         starts: dict[Topic[Any], Start] = {
             **dict.fromkeys((CONFIG, INVENTORY, REPAIRS, ALERTS), BEGINNING),

@@ -1,8 +1,8 @@
-"""The embedded log's bench: confluent producer to confluent consumer, each a process, through the broker.
+"""Measures the embedded broker with a confluent producer and a confluent consumer, each in a process.
 
-Out: MB/s of 32 kB messages with fresh random payloads while both run, the broker's resident memory, small
-messages a second, produce-to-consume latency; and the same throughput of Apache Kafka where it can be had.
-MB are 10**6 bytes; a rate counts from the first message produced to the last one consumed.
+The figures are MB/s of 32 kB random messages, small messages per second, latency and the broker's memory.
+Where Apache Kafka is installed, its throughput is measured too. MB are 10**6 bytes. A rate counts from the
+first message produced to the last one consumed.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class Tour:
         return "not there yet" if behind_s == math.inf else f"{seconds_text(behind_s)} old"
 
     def _end_load(self, chapter: Chapter) -> int:
-        """End a queue's story now; return the time, ns. If undetected, it states the age of the evidence."""
+        """End and print a queue's chapter; return the time, ns. If undetected, print how late evidence is."""
         ended_ns = time.time_ns()
         behind = f", and evidence about queues is {self._behind_text()}: this machine is busy"
         late = not chapter.is_detected and self._behind_s() >= BEHIND_S

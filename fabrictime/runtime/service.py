@@ -284,7 +284,7 @@ def _refuse(line: str) -> int:
 
 
 def main() -> int:
-    """Run the service of the command line `NAME SETTINGS [NIC]`, by which the supervisor starts a child."""
+    """Run one service in this process, a child of the supervisor. Arguments: `NAME SETTINGS_FILE [NIC]`."""
     name, path, *nic = sys.argv[1:]
     return run(name, Path(path), nic[0] if nic else None)
 

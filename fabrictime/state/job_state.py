@@ -31,7 +31,7 @@ SILENT_NS: Final = 30_000_000_000
 
 
 class Interval(NamedTuple):
-    """The figures of one diagnosis that charts show."""
+    """One diagnosis of a job: its interval, verdict and the figures that charts show."""
 
     key: str
     begin_ns: int

@@ -59,7 +59,7 @@ class HistoryReader:
     def __init__(
         self, history: History, now_ns: Callable[[], int] = time.time_ns, until_ns: int = MAX_NS
     ) -> None:
-        """`until_ns`: the moment that the queries show; windows from then on do not exist for them."""
+        """`until_ns`: queries ignore windows from this time on, to show the history as it was."""
         self.until_ns = until_ns
         self._history = history
         self.database = history.database
@@ -82,7 +82,7 @@ class HistoryReader:
             return reader
 
     def ends(self) -> Ends:
-        """Return the ends of the tables, read at most `ENDS_KEPT_S` ago."""
+        """Return the row count and newest window end by table, from a short-lived cache."""
         with self._lock:
             queried_s, ends = self._ends
             kept_s = ENDS_KEPT_S if self.until_ns == MAX_NS else PAST_ENDS_KEPT_S

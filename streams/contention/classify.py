@@ -147,7 +147,7 @@ def _scores(view: LinkView, views: Views, coverage: float) -> Scores:
 
 
 def _score_last(case: _Case) -> Scores:
-    """Score a link to a receiver's NIC."""
+    """Score INCAST, SLOW_RECEIVER and PAUSE_STORM as causes of contention on a link to a receiver's NIC."""
     view, fullness, headroom = case.view, case.view.fullness, case.headroom
     receiver = view.link.place.receiver
     limited = any(

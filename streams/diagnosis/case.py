@@ -45,7 +45,7 @@ class Outlier:
 
     @property
     def lost(self) -> float:
-        """Share of the pair's time that it lost."""
+        """Share of the pair's time that its slowness cost, 0 to 1."""
         return max(0.0, 1 - 1 / max(self.times, 1.0))
 
 

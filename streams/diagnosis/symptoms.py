@@ -85,7 +85,7 @@ class Hypothesis:
     explained_by: tuple[Verdict, ...] = ()
 
     def sign(self, symptom: Symptom) -> int:
-        """Return 1 for a symptom that speaks for the cause, -1 against it, 0 if it says nothing."""
+        """Return 1 for a symptom that supports the cause, -1 for one that contradicts it, 0 for any other."""
         return (symptom in self.speaks_for) - (symptom in self.against)
 
 

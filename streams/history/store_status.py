@@ -39,7 +39,7 @@ class StoreStatus:
             self._end_wait(topic)
 
     def forget(self, topic: str) -> None:
-        """Note that no insert of a topic is repeated any more."""
+        """Clear the failure of a topic, because its insert is not retried here."""
         with self._lock:
             self._end_wait(topic)
 
@@ -50,7 +50,7 @@ class StoreStatus:
         self._report(is_due=returned)
 
     def failed(self, topic: str, error: str) -> None:
-        """Note that an insert failed and is repeated."""
+        """Record that an insert failed and is retried."""
         with self._lock:
             now_s = self._clock_s()
             is_first = not self._waiting

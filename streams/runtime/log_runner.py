@@ -1,9 +1,9 @@
 """Runs operators over a recorded log, at full speed and without I/O.
 
 `TimedRunner` follows the log's time. `StepRunner` follows the recorded steps of the run that is replayed.
-These state how far each input and table had been read at each advance, so that the same build gives the same
-output. Both runners accept the same messages, which they do not change. They yield each output with the log
-time of its advance.
+A step states how far each input and table had been read, so that the same build gives the same output. Both
+runners accept the same messages, which they do not change. They yield each output with the log time of its
+advance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures an audit of 64 hosts of the fabric of packets, and what the passive checks of a host cost."""
+"""Measures an audit of 64 hosts on the packet-forwarding testbed, and the cost of a host's passive checks."""
 
 from __future__ import annotations
 

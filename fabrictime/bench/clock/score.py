@@ -296,7 +296,7 @@ def score(
 
 
 class EstimatorRun:
-    """An estimator that runs, and the rows of its `Score` so far."""
+    """Runs an estimator window by window, and collects its errors, sample count and running time, s."""
 
     def __init__(self, estimator: Estimator) -> None:
         self.rows: list[tuple[Any, ...]] = []

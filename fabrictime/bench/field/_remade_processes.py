@@ -28,7 +28,7 @@ _SLEEP: Final = ("sleep", "3600")
 
 
 class Programs:
-    """Programs that this bench started. All end with it."""
+    """Programs of this bench, ended when the `with` block ends."""
 
     def __init__(self) -> None:
         self._running: list[subprocess.Popen[bytes]] = []
@@ -45,7 +45,7 @@ class Programs:
         self._running.append(start_at(pid, _SLEEP))
 
     def add(self, process: subprocess.Popen[bytes]) -> None:
-        """Add a program that is to end with these."""
+        """Add a program to end when the `with` block ends."""
         self._running.append(process)
 
     def are_running(self) -> bool:

@@ -1,7 +1,7 @@
-"""Removes things behind a running pipeline and makes them again; measures when all works as before.
+"""Removes and recreates resources of a running pipeline, and measures the time until it has recovered.
 
 A small network is probed. Devices, namespaces, files, process ids, topics, consumer groups, tables, the
-broker and the data directory are removed and made again, one after another. A thing has recovered when all
+broker and the data directory are recreated, one after another. The pipeline has recovered when all
 services work, evidence is fresh and each NIC's probes are answered. An alert about another subject is false.
 """
 

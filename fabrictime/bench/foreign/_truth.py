@@ -142,7 +142,7 @@ def tokens(subject: str) -> set[str]:
 
 
 def names(subject: str, ranks: Sequence[int], jobs: Sequence[str], kind: Named, culprit: Culprit) -> bool:
-    """Return whether an answer names the culprit, and of ranks no other one."""
+    """Return whether an answer names the culprit. If `kind` is rank, it must name no other rank."""
     if kind == "none":
         return True
     if kind == "job":

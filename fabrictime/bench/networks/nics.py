@@ -68,7 +68,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def figures_of(outcomes: list[Outcome], absent: list[str]) -> dict[str, Value]:
-    """Return the figures over all forms; `absent` lists the forms that this kernel cannot build."""
+    """Return the figures over all kinds of network; this kernel cannot build those in `absent`."""
     nics = sum(outcome.nics for outcome in outcomes)
     if not nics:
         raise CannotRun(f"no form could be built, tried {', '.join(absent)}")

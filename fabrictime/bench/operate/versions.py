@@ -104,7 +104,7 @@ def _publish_schemas(up: Up, code: Path) -> None:
 
 
 def figures_of(watch: MixedWatch, of_upgrade: Watch, of_rollback: Watch) -> dict[str, Value]:
-    """Return the figures. `watch`: all the time; the others: that of the upgrade and of the rollback."""
+    """Return the figures of the whole run, and as a note the gaps during the upgrade and the rollback."""
     lost = watch.lost_decisions()
     later = f"{counted(watch.later, 'record')} of {len(RECORDS)} later schemas"
     rejects = [f"{count} x {text}" for text, count in watch.rejects.most_common(REJECTS_SHOWN)]

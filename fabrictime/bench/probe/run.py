@@ -1,7 +1,7 @@
-"""The probe bench inside its own namespaces: two hosts, two leaves, two spines; our engine and irtt in turn.
+"""Measures our probe engine, then irtt, on two hosts, two leaves and two spines in namespaces.
 
-In: {"quick": bool} as argument. Out: lines of JSON: {"progress": text}, at last {"figures": {…}}. A program
-of its own, since namespaces are entered before any thread starts.
+The argument is {"quick": bool}. The program prints lines of JSON: {"progress": text}, at last
+{"figures": {…}}. It is a process of its own, because namespaces are entered before any thread starts.
 """
 
 from __future__ import annotations

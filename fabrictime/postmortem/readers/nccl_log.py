@@ -82,7 +82,7 @@ class _Connection(NamedTuple):
 
 
 class NcclLog:
-    """The state of the logs of a job."""
+    """Parses NCCL log lines of a job into `Observations`; `take` accepts one line at a time."""
 
     def __init__(self, out: Observations) -> None:
         self._out = out

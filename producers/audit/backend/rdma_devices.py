@@ -105,7 +105,7 @@ def _rdma_device(host: Host, address: str) -> Finding:
 
 
 def _bond_devices(host: Host, address: str) -> list[str]:
-    """Return the RDMA devices of bonds on other functions of a card: mlx5 has one for all of its ports."""
+    """Return the bond RDMA devices of a card's other PCI functions: mlx5 has one device for all ports."""
     card = address.rpartition(".")[0]
     functions = [other for other in host.names(PCI) if other.startswith(f"{card}.") and other != address]
     devices = set().union(*(names_or_none(host, f"{PCI}/{other}/infiniband") for other in functions))

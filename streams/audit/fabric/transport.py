@@ -68,9 +68,9 @@ def _network_bytes(record: CollectiveBatch) -> int:
 @warning("fabric.transport", "Jobs use RDMA, and as many NICs on each host")
 @remedy.monitor("Start a short run with NCCL_DEBUG=INFO and `explain --folder`: docs/verdicts/fallback.md")
 def job_transports(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield a finding for each host of a job without queue pairs, or with fewer NICs than its others.
+    """Yield a FAILED finding for each host that lacks queue pairs or NICs that its job's other hosts have.
 
-    A job gets one finding that passes, or that is UNKNOWN without any queue pair.
+    A job without such a host gets one finding: PASSED, or UNKNOWN if it has no queue pair at all.
     """
     jobs = transports(fabric.collectives)
     busy = {job: of_job for job, hosts in sorted(jobs.items()) if (of_job := _busy(hosts))}

@@ -288,9 +288,9 @@ def _rate(case: Case, stuck: Stuck, age_ns: float) -> None:
 
 
 def _is_proven(case: Case, stuck: Stuck) -> bool:
-    """Return whether there is evidence that an operation does not wait for a pause of the program.
+    """Return whether evidence excludes that the operation only waits for a pause of the program.
 
-    Evidence is that all ranks are in the operation, wait for each other, or that each missing one is stopped.
+    Evidence: all ranks are in the operation, collectives wait in a circle, or missing ranks are down.
     """
     if stuck.is_circle:
         return stuck.is_collective

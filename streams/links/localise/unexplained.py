@@ -153,7 +153,7 @@ def _lives(evidence: Evidence, link: str, now_ns: int) -> bool:
 
 
 def nodes_of(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]:
-    """Yield the switches of a complete route, else those beside its gap, or the NIC if one is unknown."""
+    """Yield the switches of a complete route, otherwise each NIC's leaf, or the NIC if that is unknown."""
     if complete and len(links) > 2:
         for link in links[1:-1]:
             yield from (end_parts(end).node for end in link_ends(link))

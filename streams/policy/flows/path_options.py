@@ -54,7 +54,7 @@ class PathOptions:
     def available(
         self, flow: Flow, accept: Callable[[Health], bool], among: Choices | None = None
     ) -> Iterator[tuple[Health, FlowRoute, int]]:
-        """Yield health, route and a free path of each route, except the flow's own, that `accept` admits."""
+        """Yield health, route and free path of each alternative route (in `among`) that `accept` admits."""
         exclusive, no_records = flow.exclusive, self._health.no_records
         draw, own = self.draw(flow.live.flow_id), flow.route
         for route, paths in flow.choices if among is None else among:

@@ -29,7 +29,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """A process group: PyTorch's name of it is its number as text."""
+    """A process group. PyTorch names it by `number`, as text."""
 
     number: int
     description: str

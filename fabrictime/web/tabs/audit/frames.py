@@ -85,9 +85,7 @@ def totals(hosts: Iterable[HostSquare]) -> Counter[Level]:
 
 
 def categories(cells: Iterable[Cell]) -> dict[str, str]:
-    """Return category to title for the categories that were checked, in the report's order. The key '' stands
-    for all.
-    """
+    """Return the titles of the checked categories by category, in the report's order; key '' is for all."""
     present = {cell.category for cell in cells}
     return {"": "all", **{str(category): title for category, title in TITLES.items() if category in present}}
 

@@ -104,7 +104,7 @@ def _clock_lines(values: dict[str, Values]) -> list[dict[str, Any]]:
 def _quantiles(
     points: Sequence[Any], names: Sequence[str], prefix: str, step_ns: int, index: dict[int, int]
 ) -> dict[str, Values]:
-    """Return name to the values of the field `{prefix}{name}_ns` by step; None for a step without a point."""
+    """Return, by name, the field `{prefix}{name}_ns` per step; None for a step without a point."""
     columns: dict[str, Values] = {name: [None] * len(index) for name in names}
     for point in points:
         i = index.get(point.at_ns // step_ns)

@@ -325,7 +325,7 @@ def clock_events(history: History, span: Span, limit: int) -> list[EventRow]:
 
 
 def clock_states(history: History, span: Span, limit: int) -> list[StatePoint]:
-    """Return the states over the span of the `limit` clocks with the most trouble."""
+    """Return the worst state per step of the `limit` clocks that were out of SYNCED for longest."""
     sql = queries.clock_states(dialect(history), limit)
     sql = f"SELECT clock, time, toString(worst) FROM ({sql}) ORDER BY clock, time"
     return records(StatePoint, history, sql, span)

@@ -204,7 +204,7 @@ class JobQueries:
 
 
 def _until_end(reader: TopicReader, last_ns: int) -> Iterator[Message]:
-    """Yield messages up to the end of the log or the append time `last_ns`. Number and time are limited."""
+    """Yield messages up to the log's end or append time `last_ns`, within `MAX_MESSAGES` and `TIMEOUT_S`."""
     end_s, read = time.monotonic() + TIMEOUT_S, 0
     while reader.behind and read < MAX_MESSAGES and time.monotonic() < end_s:
         messages = reader.poll(POLL_S)
