@@ -28,10 +28,9 @@ PERIOD_S: Final = 0.1
 """Shortest interval between two notifications of verdicts, s."""
 FIGURES_PERIOD_S: Final = 0.5
 """Shortest interval from a notification to one of figures alone, s: faster ones cannot be read."""
-VERDICTS: Final[frozenset[Part]] = frozenset({"health", "contention", "alerts"})
-"""Parts whose change is passed on at once, unless one of them changed within the last `PERIOD_S`. Queues and
-paths change many times a second: passing on each change would keep the tabs busy with figures that are too
-fast to read.
+VERDICTS: Final[frozenset[Part]] = frozenset({"health", "alerts"})
+"""Parts whose change is passed on at once, unless one of them changed within the last `PERIOD_S`. Queues,
+contention and paths change many times a second: passing on each change would keep the tabs busy.
 """
 PLAN_SHARE: Final = 20
 """After computing a plan, wait this many times the computing time before the next one. While a fleet of

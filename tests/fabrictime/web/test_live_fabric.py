@@ -104,7 +104,7 @@ def test_queues_are_passed_on_twice_a_second(watched: Watched) -> None:
     assert min(gaps) >= FIGURES_PERIOD_S - 1e-6
 
 
-@pytest.mark.parametrize("part", ["health", "contention", "alerts"])
+@pytest.mark.parametrize("part", ["health", "alerts"])
 def test_a_verdict_does_not_wait_for_the_queues_period(watched: Watched, part: str) -> None:
     watched.change("queues")
     watched.loop.go(0.01)
@@ -120,7 +120,7 @@ def test_a_verdict_does_not_wait_for_the_queues_period(watched: Watched, part: s
 
 def test_hundreds_of_verdicts_are_passed_on_ten_times_a_second(watched: Watched) -> None:
     for _ in range(400):
-        watched.change("contention", "queues")
+        watched.change("alerts", "queues")
         watched.loop.go(0.0025)
     assert 9 <= len(watched.notified) <= 11
 
