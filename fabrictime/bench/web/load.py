@@ -126,13 +126,15 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _measured(nics: int, loads: int, progress: Progress) -> dict[str, Value]:
-    with _live_page(nics, progress) as url, closing(BrowserReader(url)) as browser:
+    with _live_page(nics, progress) as (url, publisher), closing(BrowserReader(url)) as browser:
         driver = browser.driver
         driver.set_script_timeout(READY_S)
         driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": NOTE_DRAWN})
         used = {path: _browser_percent(driver, f"{url}{path}") for path in TABS}
         progress(f"{nics} NICs: {', '.join(f'{path} {percent:.0f} %' for path, percent in used.items())}")
         server = _server_percent(driver, url)
+        if not publisher.is_alive():
+            raise RuntimeError(f"{nics} NICs: no records after {LIVE_S} s, while processor time was measured")
         own = _loads(driver, url, loads)
         searches_ms = _searches(driver, url, nics, loads) if nics == NICS[-1] else ()
         with _static_pages(driver, url) as static_url:
@@ -245,8 +247,11 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def _live_page(nics: int, progress: Progress) -> Iterator[str]:
-    """Run the page on a log that gets a fleet's records in real time for `LIVE_S`; yield its address."""
+def _live_page(nics: int, progress: Progress) -> Iterator[tuple[str, multiprocessing.process.BaseProcess]]:
+    """Run the page on a log that gets a fleet's records in real time for `LIVE_S`.
+
+    Yield the page's address and the process that publishes the records.
+    """
     job = JobSettings(name="train", nics=max(2, nics // 4), bytes=1e8)
     begin_s = time.monotonic()
     records = [
@@ -268,7 +273,7 @@ def _live_page(nics: int, progress: Progress) -> Iterator[str]:
         stack.callback(publisher.terminate)
         url = stack.enter_context(running_page(folder, log.bootstrap, None))
         wait_until(lambda: has_begun.is_set() or not publisher.is_alive(), BEGIN_LIMIT_S, "the first record")
-        yield url
+        yield url, publisher
         if publisher.exitcode:
             raise RuntimeError(f"publisher of {nics} NICs' records: exit status {publisher.exitcode}")
         progress(f"{nics} NICs: {len(records) / PERIOD_S:.0f} records/s, up to {late_s.value:.1f} s late")
