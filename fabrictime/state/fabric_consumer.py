@@ -5,6 +5,7 @@ the history, so the page shows a fault while the history is down."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -66,6 +67,7 @@ REPLAY_S: Final = {
 NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)
 """Topics of whose messages only the newest per key is decoded in each batch."""
 
+ROUTES_DIGEST_BYTES: Final = 16
 BATCH: Final = 2_000
 WAIT_S: Final = 0.05
 FETCH_WAIT_MS: Final = 100
@@ -118,15 +120,36 @@ class Intake:
                     return self._state.take_diagnosis(head, value, append_ns)
             if topic == QUEUES.name and value is not None and self._is_block(value):
                 return None
+            routes = self._routes_of(message) if topic == PATHS.name else b""
+            if routes:
+                with self._state.lock:
+                    if self._state.take_repeated_routes(name, routes, append_ns):
+                        return None
             record = None if value is None else message.decoded(TOPICS[topic], self._registry)
             with self._state.lock:
-                return self._state.take(topic, name, record, append_ns)
+                return self._state.take(topic, name, record, append_ns, routes)
         except codec.BadRecord as error:
             log.warning("%s of %s: %s", topic, name, error)
         except Exception:  # one bad record must not stop the consumer
             log.exception("%s of %s", topic, name)
         self.unreadable += 1
         return None
+
+    def _routes_of(self, message: Message) -> bytes:
+        """Return a digest of the routes in a PathMaps message; empty for a tombstone or another version.
+
+        Probers repeat their routes with a new time, so most messages need no decoding.
+        """
+        value = message.value
+        if value is None:
+            return b""
+        try:
+            start = codec.body_start(value, PATHS.record, self._registry)
+        except codec.BadRecord:
+            return b""  # of another version, or bad: decoding tells
+        head, end = codec.decode_head_at(value, start, PATHS.record, "traced_ns")
+        check_key(PATHS, message.key, head)
+        return hashlib.blake2b(value[end:], digest_size=ROUTES_DIGEST_BYTES).digest()
 
     def _is_block(self, value: bytes) -> bool:
         """Return whether a LinkQueues record has short slots: too many per second to be shown."""

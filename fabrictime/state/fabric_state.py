@@ -153,8 +153,11 @@ class FabricState:
 
     # ----------------------------------------------------------------------------------------------- writing
 
-    def take(self, topic: str, key: str, record: Any, append_ns: int) -> Part:
-        """Apply one record of the topic's type (None: the tombstone of `key`). Return the changed part."""
+    def take(self, topic: str, key: str, record: Any, append_ns: int, routes: bytes = b"") -> Part:
+        """Apply one record of the topic's type (None: the tombstone of `key`). Return the changed part.
+
+        `routes`: the digest of a PathMaps record's routes, by which `take_repeated_routes` recognises them.
+        """
         part = _PARTS[topic]
         before = self.cable_graph.version
         if topic == INVENTORY.name:
@@ -165,7 +168,7 @@ class FabricState:
             if record is None:
                 self.link_index.forget(*_pair(key))
             else:
-                self.link_index.take(record)
+                self.link_index.take(record, routes)
         elif topic == LINK_HEALTH.name:
             self._take_health(key, record)
         elif topic == ALERT_NOTES.name:
@@ -184,6 +187,13 @@ class FabricState:
         if self.cable_graph.version != before:
             self.versions["plan"] += 1
         return part
+
+    def take_repeated_routes(self, key: str, routes: bytes, append_ns: int) -> bool:
+        """Return whether a pair's routes have this digest. If so, only the newest record's time changes."""
+        if not self.link_index.has(*_pair(key), routes):
+            return False
+        self._received = append_ns, time.monotonic()
+        return True
 
     def take_flows(self, host: str, value: bytes | None, append_ns: int) -> Part:
         """Add one undecoded FlowReports message."""

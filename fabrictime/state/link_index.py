@@ -39,6 +39,7 @@ class _PackedPaths:
     answer: NDArray[np.bool_]
     end: _Int32s  # [N]: end of each path's links in `link`
     link: _Int32s
+    routes: bytes  # digest of the record's routes; empty if unknown
 
 
 class LinkIndex:
@@ -72,8 +73,13 @@ class LinkIndex:
         doubted = self._votes.doubted
         return bool(doubted) and self._cable_graph.cable(number) in doubted
 
-    def take(self, record: PathMaps) -> None:
-        """Replace a pair's paths with those of a PathMaps record."""
+    def has(self, nic: str, peer: str, routes: bytes) -> bool:
+        """Return whether a pair's paths came from routes of this digest."""
+        packed = self._pairs.get((nic, peer))
+        return packed is not None and packed.routes == routes
+
+    def take(self, record: PathMaps, routes: bytes = b"") -> None:
+        """Replace a pair's paths with those of a PathMaps record, whose routes have the digest `routes`."""
         path, answer, end, link = [], [], [], []
         for path_map in record["paths"]:
             numbers = [n for name in path_map["links"] if (n := self._cable_graph.number(name)) is not None]
@@ -95,6 +101,7 @@ class LinkIndex:
             np.array(answer, np.bool_),
             np.array(end, np.int32),
             np.array(link, np.int32),
+            routes,
         )
         self._size = size
         self._count(pair[0], set() if before is None else set(before.link.tolist()), set(link))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -72,22 +72,22 @@ def repeated(records: Sequence[Record], period_ns: int, times: int) -> Iterator[
         yield from later(records, number * period_ns) if number else records
 
 
-def later(records: Sequence[Record], shift_ns: int) -> Iterator[Record]:
-    """Yield records with all of their times later by `shift_ns`."""
+def later(records: Sequence[Record], shift_ns: int, fixed: Collection[str] = ()) -> Iterator[Record]:
+    """Yield records with all of their times later by `shift_ns`, except those of the fields `fixed`."""
     for record in records:
         kind = TOPICS[record.topic].type
-        value = codec.encode(kind.__name__, moved(codec.decode(record.value, kind), shift_ns))
+        value = codec.encode(kind.__name__, moved(codec.decode(record.value, kind), shift_ns, fixed))
         yield Record(record.at_ns + shift_ns, record.topic, record.key, value)
 
 
-def moved(value: Any, shift_ns: int, name: str = "") -> Any:
-    """Return a record with all of its times later by `shift_ns`."""
+def moved(value: Any, shift_ns: int, fixed: Collection[str] = (), name: str = "") -> Any:
+    """Return a record with all of its times later by `shift_ns`, except those of the fields `fixed`."""
     if isinstance(value, Mapping):
-        return {key: moved(item, shift_ns, key) for key, item in value.items()}
+        return {key: moved(item, shift_ns, fixed, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [moved(item, shift_ns, name) for item in value]
+        return [moved(item, shift_ns, fixed, name) for item in value]
     is_time = name.endswith("_ns") and isinstance(value, int) and value > EPOCH_NS
-    return value + shift_ns if is_time else value
+    return value + shift_ns if is_time and name not in fixed else value
 
 
 def write_log(directory: Path, records: Iterable[Record]) -> None:

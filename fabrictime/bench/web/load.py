@@ -292,11 +292,10 @@ def _publish(bootstrap: str, records: Sequence[Record], has_begun: Any, late_s: 
     list(later(sample, 0))
     round_s = (time.monotonic() - began_s) * len(records) / len(sample)
     begin_ns = time.time_ns() + round(LEAD * rounds * round_s * 1e9)
-    present = [
-        record
-        for number in range(rounds)
-        for record in later(records, begin_ns - first_ns + number * PERIOD_S * 1_000_000_000)
-    ]
+    first = list(later(records, begin_ns - first_ns))
+    # Routes and states go on: what began in the first round has not begun anew in a later one.
+    rest = (later(first, number * PERIOD_S * 1_000_000_000, ("since_ns",)) for number in range(1, rounds))
+    present = [*first, *(record for records_of_round in rest for record in records_of_round)]
     producer = open_producer(as_settings(bootstrap), {"linger.ms": 5})
     for record in present:
         wait_ns = record.at_ns - time.time_ns()

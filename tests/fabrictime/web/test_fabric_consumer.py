@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from fabrictime.state.fabric_consumer import FabricConsumer
+from fabrictime.state.fabric_consumer import FabricConsumer, Intake
 from fabrictime.state.fabric_state import FabricState
 from schemas import codec
+from schemas.kafka.message import Message
+from schemas.topics import INVENTORY, PATHS, TOPICS
 
 S = 1_000_000_000
 
@@ -82,6 +84,47 @@ def test_blocks_of_short_slots_are_skipped_and_bad_records_counted(
     assert consumer.status.unreadable == 4, "flow reports are decoded on demand"
     fabric.publish(("fabric.queues", "fabric", fabric.queues({link: {}})))
     until("still reading", lambda: state.queues.version == 1)
+
+
+def test_repeated_routes_are_decoded_once_until_they_change_or_are_forgotten(
+    fabric: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = FabricState(lambda value: codec.decode(value, "FlowReports"))
+    intake, decode, decoded = Intake(state), Message.decoded, list[str]()
+
+    def noted(message: Message, *arguments: Any) -> Any:
+        decoded.append(message.key)
+        return decode(message, *arguments)
+
+    monkeypatch.setattr(Message, "decoded", noted)
+    fleet = list(fabric.fleet())
+    paths = [(key, record) for topic, key, record in fleet if topic == PATHS.name]
+    key, record = paths[0]
+
+    def take(topic: str, key: str, record: Any, at_ns: int) -> None:
+        value = None if record is None else codec.encode(TOPICS[topic].record, record)
+        intake.take(Message(at_ns, topic, 0, 0, key, value))
+
+    for topic, name, item in fleet:
+        take(topic, name, item, S)
+    decoded.clear()
+    version, pairs = state.link_index.version, state.link_index.pairs
+    for name, item in paths:
+        take(PATHS.name, name, {**item, "traced_ns": item["traced_ns"] + S}, 2 * S)
+    state.freeze()
+    assert (decoded, state.link_index.version, state.age_s(3 * S)) == ([], version, 1.0)
+    take(PATHS.name, key, {**record, "paths": record["paths"][:1]}, 3 * S)
+    assert decoded == [key]
+    take(PATHS.name, key, None, 4 * S)
+    assert state.link_index.pairs == pairs - 1
+    take(PATHS.name, key, record, 5 * S)
+    take(INVENTORY.name, record["nic"], None, 6 * S)
+    assert state.link_index.pairs < pairs
+    for name, item in paths:
+        take(PATHS.name, name, item, 7 * S)
+    assert state.link_index.pairs == pairs
+    take(PATHS.name, "h1/eth1>h9/eth9", record, 8 * S)
+    assert intake.unreadable == 1, "its key names another pair"
 
 
 def test_an_unexpected_exception_does_not_stop_the_consumer(

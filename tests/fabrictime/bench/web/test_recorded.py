@@ -23,6 +23,7 @@ def test_only_times_are_moved() -> None:
         "parts": [{"x_ns": 1}],
     }
     assert moved(record, 7) == {**record, "at_ns": 2 * 10**18 + 7, "flap_ns": [10**18 + 8]}
+    assert moved(record, 7, ("flap_ns",)) == {**record, "at_ns": 2 * 10**18 + 7}
 
 
 def test_a_recorded_fleet_fills_a_log_twice(tmp_path: Path) -> None:
