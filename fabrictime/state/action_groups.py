@@ -24,10 +24,10 @@ NEAR_NS: Final = 30 * NS_PER_S
 LEAD_NS: Final = 60 * NS_PER_S
 """Longest time by which the first action on a fault may precede the begin that its record states, ns."""
 _CAUSES: Final = {
-    "DOWN": "{} is down",
-    "GREY": "{} loses packets",
+    "DOWN": "outage of {}",
+    "GREY": "loss at {}",
     "HEALED": "{} is healthy again",
-    "COLLISION": "flows collide at {}",
+    "COLLISION": "collision at {}",
     "INCAST": "incast at {}",
     "DRAINED": "the queue at {} has drained",
     "SLICE": "tenant shares of {}",

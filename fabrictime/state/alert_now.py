@@ -73,7 +73,7 @@ def _job_text(alert: Alert, head: Mapping[str, Any]) -> str:
     if head["verdict"] == Verdict.HEALTHY:
         return f"its newest verdict is healthy; before: {alert['text']}"
     if not is_slow(head):
-        return f"its iterations take the expected time again; before: {alert['text']}"
+        return f"most of its iterations take the expected time again; before: {alert['text']}"
     if not _is_about(alert["kind"], head):
         return f"its newest verdict is {verdict_label(head['verdict'])}; before: {alert['text']}"
     return f"job {alert['subject']}: {head['verdict']}: {head['text']}"

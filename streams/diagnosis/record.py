@@ -168,7 +168,7 @@ def _text(case: Case, best: Candidate, further: list[Candidate]) -> str:
     causes = {(cause.verdict, cause.subject): cause for cause in further[:MAX_NAMED]}
     text += "".join(f"; also {cause.verdict}: {cause.text}" for cause in causes.values())
     if actual is not None and baseline is not None and case.is_slow:
-        text = f"iterations take {delay_text(actual)}, {delay_text(baseline)} before: {text}"
+        text = f"iterations take {delay_text(actual)} on average, {delay_text(baseline)} before: {text}"
     return text[:MAX_TEXT]
 
 

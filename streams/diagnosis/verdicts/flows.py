@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from schemas.records import ContentionKind, ContentionWindow, DiagnosisEvidence, Flow, Verdict
 from schemas.topics import COLLECTIVES, CONTENTION, DELAYS, FLOWS
-from schemas.units import bps_text, delay_text
+from schemas.units import bps_text, counted, delay_text
 from streams.diagnosis.base import Candidate, Case, observation, window_evidence
 from streams.diagnosis.case import LinkLoad, Outlier
 from streams.diagnosis.explained import (
@@ -455,8 +455,8 @@ def few_queue_pairs(case: Case) -> Iterator[Candidate]:
         own, since_ns = [], None
         loss = case.network_loss(since_ns, case.end_ns, estimate)
     text = (
-        f"{per_pair} flows between two NICs for {of_links} {fullest.place}: {fullest.used} in use, "
-        f"{link} carries {times:.1f} times the mean"
+        f"{counted(per_pair, 'flow')} between two NICs for {of_links} {fullest.place}: {fullest.used} "
+        f"in use, {link} carries {times:.1f} times the mean"
     )
     flows_text = f"{fullest.flows} flows in all"
     yield Candidate(

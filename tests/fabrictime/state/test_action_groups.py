@@ -38,9 +38,9 @@ def test_a_tour_of_two_faults_has_two_groups(made: Any, actions: ActionState) ->
     window = "fabric/leaf3:swp4>spine1:swp3/5"
     decide(actions, made, 13, "OBSERVED", kind="COLLISION", reason=window, at_ns=made.now_ns - S)
     first, second = groups_of(actions, made)
-    assert first.cause == "leaf1:swp3 ⇄ spine2:swp1 is down"
+    assert first.cause == "outage of leaf1:swp3 ⇄ spine2:swp1"
     assert first.counts == "10 flows moved, 1 flow moved back, 2 failed, within 12.0 ms"
-    assert second.cause == "flows collide at leaf3:swp4 → spine1:swp3"
+    assert second.cause == "collision at leaf3:swp4 → spine1:swp3"
     assert second.counts == "1 only proposed (mode OBSERVE)"
     assert total_text([first, second]) == "14 actions on 2 faults"
 

@@ -292,7 +292,8 @@ class ClocksTab(Tab[ClocksChoice]):
         self.bounds_note.set_text(bounds_note)
         if view == "wander":
             grey = f" · grey: 80% and 98% of all {clocks:,} clocks" if fleet.wander else ""
-            self.offsets_note.set_text(f"each clock minus its linear fit{grey}")
+            bands = f"; bands, up to {frames.MAX_BOUND_BANDS} clocks: error bounds"
+            self.offsets_note.set_text(f"each clock minus its linear fit{bands}{grey}")
         else:
             self.offsets_note.set_text("clock reading + offset = fabric time")
 

@@ -194,7 +194,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
         note = f"{counted(len(windows), 'window')} on {counted(frame['links'], 'link')}, {active} active"
         if frame["links"] > len(frame["rows"]):
             note += f"; the {len(frame['rows'])} heaviest links are drawn"
-        note += "; the higher a bar, the more bytes waited, or the longer"
+        note += "; a bar's height: bytes times the time that they waited"
         self.bars_note.set_text(note if windows else "")
 
     def _show_window(self, window: ContentionWindow | None, now_ns: int) -> None:
@@ -260,7 +260,7 @@ def _window_row(window: ContentionWindow, now_ns: int) -> dict[str, Any]:
         "kind": frames.KINDS.get(window["kind"], frames.KINDS["UNKNOWN"]),
         "deepest": bytes_text(window["depth_peak_bytes"]) if window["depth_peak_bytes"] > 0 else "—",
         "wait": wait_text(window["depth_peak_bytes"], window["rate_bps"]),
-        "jobs": ", ".join(window["jobs"][:3]),
+        "jobs": ", ".join(window["jobs"][:3]) or "—",
         "active": active,
     }
 

@@ -99,7 +99,8 @@ def _batches(probers: ProberRow) -> Check:
 def _restarts(probers: ProberRow) -> Check:
     restarts, jumps = probers.restarts, probers.clock_jumps
     if restarts == jumps == 0:
-        return Check("Restarts, jumps", State.OK, "0", "No prober restarted and no clock jumped in 10 min.")
+        sentence = "No prober restarted, and no clock jumped against its host's. Clocks has smaller steps."
+        return Check("Restarts, jumps", State.OK, "0", sentence)
     sentence = f"{counted(restarts, 'prober restart')} and {counted(jumps, 'clock jump')} in 10 min."
     return Check("Restarts, jumps", State.WARN, f"{restarts} + {jumps}", sentence)
 

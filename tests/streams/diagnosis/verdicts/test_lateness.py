@@ -25,7 +25,7 @@ def test_a_rank_that_computes_longer_is_a_straggler_and_the_network_is_not_blame
     assert found["subject"] == "h3"
     assert found["confidence"] >= 0.9
     assert found["loss_share"] == pytest.approx(4.2 / 16.8, abs=0.03)
-    assert "iterations take 16.8 ms, 12.1 ms before: rank 3 on h3 arrived last" in found["text"]
+    assert "iterations take 16.8 ms on average, 12.1 ms before: rank 3 on h3 arrived last" in found["text"]
 
 
 def test_a_straggler_is_found_in_the_first_interval_of_a_job() -> None:

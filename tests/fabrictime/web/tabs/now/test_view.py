@@ -136,7 +136,7 @@ def test_an_incident_is_named_and_leads_to_its_link(
         until(expected, lambda expected=expected: expected in browser.text("incidents"))
     until("the actions", lambda: "2 flows moved, 1 failed, within 12.0 ms" in browser.text("incidents"))
     assert "1.5 times its baseline" in browser.text("slow-jobs")
-    assert "leaf1:swp3 ⇄ spine1:swp1 loses packets" in browser.text("last-actions")
+    assert "loss at leaf1:swp3 ⇄ spine1:swp1" in browser.text("last-actions")
     assert below_the_fold(browser) == []
     browser.js("document.querySelector('[data-testid=incidents] a').click()")
     until("the link", lambda: browser.text("link-title") == "leaf1:swp3 ⇄ spine1:swp1")

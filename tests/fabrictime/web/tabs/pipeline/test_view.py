@@ -40,7 +40,7 @@ def test_lag_losses_and_rejects_have_a_page(
     browser.open(f"{start_page(new_server).url}pipeline")
     until("lag is bad", lambda: check(browser, "Stream lag").startswith("bad"))
     assert "fabric.probes/5" in check(browser, "Stream lag")
-    assert check(browser, "Probes lost").startswith("bad")
+    assert check(browser, "Probes lost").startswith("warn")
     assert "h2/eth1 (33%)" in check(browser, "Probes lost")
     assert check(browser, "Rejects").startswith("warn")
     assert browser.text("health-state") == "BAD"
