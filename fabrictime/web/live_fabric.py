@@ -36,6 +36,8 @@ PLAN_SHARE: Final = 20
 """After computing a plan, wait this many times the computing time before the next one. While a fleet of
 thousands announces itself, each NIC changes the plan.
 """
+PLAN_WAIT_S: Final = 10.0
+"""Longest such wait, s: on a busy machine the computing time is long, and the map must not stay old."""
 OVERVIEW_SHARE: Final = 5
 """After computing the first page's content, wait this many times the computing time: a flood of alerts
 changes it many times a second.
@@ -205,7 +207,7 @@ class LiveFabric:
         if plan is not self.drawn.plan:
             self.drawn = frames.draw_plan(plan)
             took_s = time.monotonic() - begin_s
-            self._next_plan_s = begin_s + PLAN_SHARE * took_s
+            self._next_plan_s = begin_s + min(PLAN_SHARE * took_s, PLAN_WAIT_S)
         return False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fabrictime.state.fabric_state import FabricState
 from fabrictime.state.freshness import CURRENT
 from fabrictime.web import live_fabric
 from fabrictime.web.live_fabric import FIGURES_PERIOD_S, LiveFabric
+from fabrictime.web.tabs.fabric import frames
 from schemas import codec
 from tests.fabrictime.fill import fill
 
@@ -141,6 +143,29 @@ async def test_changes_come_from_any_thread() -> None:
     live.subscribe(lambda parts: notified.set() if parts == {"health"} else None)
     await asyncio.to_thread(live.changed, frozenset({"health"}))
     await asyncio.wait_for(notified.wait(), 10)
+
+
+def test_a_map_that_is_slow_to_compute_is_old_for_ten_seconds_at_most(
+    fabric: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, draw_plan = [100.0], frames.draw_plan
+
+    def slow(plan: Any) -> Any:
+        now_s[0] += 5.0
+        return draw_plan(plan)
+
+    monkeypatch.setattr(live_fabric, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(frames, "draw_plan", slow)
+    live, fleet = made(), list(fabric.fleet())
+    nics = [record for record in fleet if record[0] == "fabric.inventory"]
+    fill(live.state, *nics[:7])
+    drawn_nics = []
+    for at_s in (105.0, 114.0, 116.0):
+        now_s[0] = max(now_s[0], at_s)
+        live.subscribe(lambda parts: None)
+        drawn_nics.append(len(live.drawn.plan.nics))
+        fill(live.state, *fleet)
+    assert drawn_nics == [7, 7, 8]
 
 
 def test_tabs_share_the_deepest_queues_until_one_changes(fabric: Any) -> None:
