@@ -145,7 +145,7 @@ async def test_changes_come_from_any_thread() -> None:
     await asyncio.wait_for(notified.wait(), 10)
 
 
-def test_a_map_that_is_slow_to_compute_is_old_for_ten_seconds_at_most(
+def test_a_map_that_is_slow_to_compute_is_new_again_after_ten_seconds(
     fabric: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s, draw_plan = [100.0], frames.draw_plan
