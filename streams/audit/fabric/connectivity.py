@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from schemas.audit_remedy import remedy
@@ -19,7 +20,7 @@ MIN_LOST: Final = 3
 NIC_SHARE: Final = 0.5
 """Share of a NIC's pairs without an answer from which on the NIC is the cause."""
 MIN_PAIRS: Final = 2
-"""Number of dead pairs by which a NIC is the cause: a single pair does not show which end is dead."""
+"""Number of dead pairs by which a NIC is the cause. Those to a single peer do not show which end is dead."""
 MAX_NAMED: Final = 4
 
 
@@ -41,17 +42,21 @@ class Pair:
 def connectivity(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding per NIC: PASSED if all its peers answer, FAILED with the peers that do not.
 
-    A NIC to and from which half of the pairs fail is the cause; its peers do not fail because of it. With a
-    full mesh, pairs that were not probed are UNKNOWN. A pair passes only if each of its NICs that sends
-    probes at all has probed the other.
+    A NIC that is DOWN, or to and from which half of the pairs fail, is the cause; its peers do not fail
+    because of it. With a full mesh, pairs that were not probed are UNKNOWN. A pair passes only if each of its
+    NICs that sends probes at all has probed the other.
     """
     pairs = probed_pairs(fabric)
     if not pairs:
         yield Found(FLEET, "", AuditStatus.UNKNOWN, "no probes in these windows: connectivity is not known")
         return
-    names = sorted(pairs)
+    down = _down(fabric, pairs)
+    names = sorted(name for name in pairs if not down.keys() & set(name))
     dead = [at for at, name in enumerate(names) if pairs[name].is_dead]
     causes = explain(names, dead, NIC_SHARE, MIN_PAIRS)
+    single = [nic for nic, at in causes.elements.items() if len({*chain(*(names[one] for one in at))}) == 2]
+    for nic in single:
+        causes.rest += causes.elements.pop(nic)
     rest: dict[str, list[str]] = defaultdict(list)
     for at in causes.rest:
         nic, peer = names[at]
@@ -59,10 +64,13 @@ def connectivity(fabric: FabricRecords) -> Iterator[Found]:
         direction = "" if back is None else ", and back" if back.is_dead else ", though it answers back"
         rest[nic].append(f"{peer}{direction}")
     peers: dict[str, set[str]] = defaultdict(set)
-    for nic, peer in names:
+    for nic, peer in pairs:
         peers[nic].add(peer)
     for nic in sorted(fabric.nic_of.keys() | peers.keys(), key=natural):
-        if nic in causes.elements:
+        if nic in down:
+            text = f"{nic} does not answer in {down[nic]} pairs: {fabric.down_nics[nic]} is down"
+            yield fabric.of_nic(nic, AuditStatus.FAILED, text)
+        elif nic in causes.elements:
             count = len(causes.elements[nic])
             text = f"{nic} reaches or is reached by no peer in {count} of {causes.crossing[nic]} pairs"
             yield fabric.of_nic(nic, AuditStatus.FAILED, text)
@@ -71,18 +79,29 @@ def connectivity(fabric: FabricRecords) -> Iterator[Found]:
             text = f"{nic} does not reach {len(rest[nic])} of {len(peers[nic])} peers: {named}"
             yield fabric.of_nic(nic, AuditStatus.FAILED, text)
         else:
-            yield _living(fabric, nic, len(peers[nic]))
+            yield _living(fabric, nic, peers[nic], down.keys())
 
 
-def _living(fabric: FabricRecords, nic: str, probed: int) -> Found:
-    """Return the finding for a NIC without dead pairs."""
+def _down(fabric: FabricRecords, pairs: Mapping[tuple[str, str], Pair]) -> Counter[str]:
+    """Return, by NIC that is DOWN, the number of its dead pairs. A NIC without one has recovered."""
+    dead = Counter(nic for name, pair in pairs.items() if pair.is_dead for nic in name)
+    return Counter({nic: dead[nic] for nic in fabric.down_nics if dead[nic]})
+
+
+def _living(fabric: FabricRecords, nic: str, probed: Collection[str], down: Collection[str]) -> Found:
+    """Return the finding for a NIC without dead pairs, except to NICs that are DOWN."""
     expected = len(fabric.nic_of.keys() - {nic})
     if not probed:
         return fabric.of_nic(nic, AuditStatus.UNKNOWN, f"{nic} sent no probes in these windows")
-    if fabric.full_mesh and probed < expected:
-        text = f"{nic} probed {probed} of {expected} peers; all of them answer"
+    reached = len(probed) - len(set(down).intersection(probed))
+    if not reached:
+        text = f"no peer that {nic} probed is up: its connectivity is not known"
         return fabric.of_nic(nic, AuditStatus.UNKNOWN, text)
-    return fabric.of_nic(nic, AuditStatus.PASSED, f"{nic} reaches all {probed} probed peers")
+    if fabric.full_mesh and len(probed) < expected:
+        text = f"{nic} probed {len(probed)} of {expected} peers; all of them answer"
+        return fabric.of_nic(nic, AuditStatus.UNKNOWN, text)
+    others = "" if reached == len(probed) else f"; {len(probed) - reached} others are down"
+    return fabric.of_nic(nic, AuditStatus.PASSED, f"{nic} reaches all {reached} probed peers{others}")
 
 
 def probed_pairs(fabric: FabricRecords) -> dict[tuple[str, str], Pair]:

@@ -33,7 +33,7 @@ QUEUE_RELATIVE: Final = 3.0
 @remedy.replace("Replace cable or transceiver; `fabrictime links` gives the evidence")
 def link_health(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding for each link, NIC and host that is dead, grey or flapping, or one if none is."""
-    newest = _newest(fabric)
+    newest = fabric.newest_health
     faulty = [health for health in newest.values() if health["state"] in FAULTY]
     for health in faulty:
         loss, largest = health["loss_rate"], health["max_packet_bytes"]
@@ -52,7 +52,7 @@ def link_history(fabric: FabricRecords) -> Iterator[Found]:
 
     If there is no such link, one finding states that.
     """
-    newest = _newest(fabric)
+    newest = fabric.newest_health
     count = 0
     for health in newest.values():
         if health["state"] in FAULTY:
@@ -91,15 +91,6 @@ def _no_fault(fabric: FabricRecords, newest: Mapping[str, LinkHealth], text: str
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
-
-
-def _newest(fabric: FabricRecords) -> dict[str, LinkHealth]:
-    health_by_subject: dict[str, LinkHealth] = {}
-    for health in sorted(
-        fabric.health, key=lambda record: (record["subject"], record["seq"], record["evaluated_ns"])
-    ):
-        health_by_subject[health["subject"]] = health
-    return health_by_subject
 
 
 @dataclass(slots=True)

@@ -45,8 +45,8 @@ class _Rail:
 def rail_reach(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding per NIC: FAILED with the peers of its rail that it does not reach, and the reason.
 
-    A NIC with which half of the pairs fail is the cause; its peers do not fail because of it. A rail is the
-    number that NICs announce, else the device's name on hosts with several NICs.
+    A NIC that is DOWN, or with which half of the pairs fail, is the cause; its peers do not fail because of
+    it. A rail is the number that NICs announce, else the device's name on hosts with several NICs.
     """
     rails = _rails(fabric)
     if not rails:
@@ -114,7 +114,8 @@ def _findings(fabric: FabricRecords, rail: _Rail) -> Iterator[Found]:
     failed = rail.unrouted | rail.silent
     per_host = Counter(nic["host"] for nic in rail.nics)
     all_pairs = {nic["nic"]: _ENDS * (len(rail.nics) - per_host[nic["host"]]) for nic in rail.nics}
-    causes = _causes(failed, all_pairs)
+    at_down = Counter(nic for pair in rail.silent for nic in pair if nic in fabric.down_nics)
+    causes = dict(at_down) | _causes({pair for pair in failed if not at_down.keys() & set(pair)}, all_pairs)
     rest: dict[str, list[str]] = defaultdict(list)
     for nic_name, peer in failed:
         if not {nic_name, peer} & causes.keys():

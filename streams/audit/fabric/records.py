@@ -15,6 +15,7 @@ from schemas.records import (
     Leg,
     LinkHealth,
     LinkQueues,
+    LinkState,
     Nic,
     PathDelays,
     PathMaps,
@@ -72,6 +73,27 @@ class FabricRecords:
         """Maps end of a cable, `node:port`, to the NIC there."""
         ends = {nic: nic_end(nic) for nic in self.nic_of}
         return {end_id(*end): nic for nic, end in ends.items()}
+
+    @cached_property
+    def newest_health(self) -> dict[str, LinkHealth]:
+        """Maps subject of a link health record to the newest one."""
+        ordered = sorted(self.health, key=lambda record: (record["seq"], record["evaluated_ns"]))
+        return {health["subject"]: health for health in ordered}
+
+    @cached_property
+    def down_nics(self) -> dict[str, str]:
+        """Maps NIC to the subject that is DOWN by its newest link health: the NIC, its cable or its host."""
+        down: dict[str, str] = {}
+        for subject, health in self.newest_health.items():
+            if health["state"] != LinkState.DOWN:
+                continue
+            if subject in self.hosts:
+                down |= {nic: subject for nic in self.nic_of if host_of(nic) == subject}
+            elif subject in self.nic_of:
+                down[subject] = subject
+            elif nic := self.nic_on(subject):
+                down[nic] = subject
+        return down
 
     @cached_property
     def traced(self) -> list[Traced]:

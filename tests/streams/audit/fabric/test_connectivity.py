@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from fabrictime.testbed.audit.simulated import Simulated, railed
-from schemas.records import AuditStatus
+from schemas.records import AuditStatus, LinkHealth
 from streams.audit.fabric.connectivity import connectivity
+from streams.audit.fabric.rail_reach import rail_reach
+from tests.records import make
 
 FLEET = railed(32, 4)
 
@@ -56,3 +60,35 @@ def test_a_silent_nic_and_no_probes_at_all_are_unknown() -> None:
         ("h1", "eth1")
     ]
     assert [e.status for e in connectivity(Simulated(FLEET).records(paths=(), delays=()))] == ["UNKNOWN"]
+
+
+def two_hosts(*health: LinkHealth, pairs: frozenset[tuple[str, str]]) -> Any:
+    """Return the records of two hosts with two NICs each, of which each probes only its own rail."""
+    fleet = Simulated(railed(4, 2), dead_pairs=pairs).records(paths=())
+    on_rail = [
+        record | {"paths": [path for path in record["paths"] if path["peer"][-1] == record["nic"][-1]]}
+        for record in fleet.delays
+    ]
+    return Simulated(railed(4, 2)).records(paths=(), delays=on_rail, health=health)
+
+
+def test_one_dead_pair_between_two_hosts_accuses_both_ends() -> None:
+    """Without further evidence nobody knows which end is dead."""
+    both = frozenset({("h1/eth1", "h2/eth1"), ("h2/eth1", "h1/eth1")})
+    assert set(failed(two_hosts(pairs=both))) == {"h1/eth1", "h2/eth1"}
+
+
+@pytest.mark.parametrize("subject", ["h2", "h2/eth1", "h2:eth1<>leaf1:swp2"])
+def test_a_nic_that_is_down_explains_its_dead_pairs(subject: str) -> None:
+    both = frozenset({("h1/eth1", "h2/eth1"), ("h2/eth1", "h1/eth1")})
+    records = two_hosts(make(LinkHealth, subject=subject, state="DOWN"), pairs=both)
+    assert failed(records) == {"h2/eth1": f"h2/eth1 does not answer in 2 pairs: {subject} is down"}
+    unknown = {each.text for each in connectivity(records) if each.status is AuditStatus.UNKNOWN}
+    assert unknown == {"no peer that h1/eth1 probed is up: its connectivity is not known"}
+    reached = [each for each in rail_reach(records) if each.status is AuditStatus.FAILED]
+    assert [(each.host, each.subject) for each in reached] == [("h2", "eth1")]
+
+
+def test_a_nic_that_has_recovered_is_not_accused() -> None:
+    records = two_hosts(make(LinkHealth, subject="h2/eth1", state="DOWN"), pairs=frozenset())
+    assert failed(records) == {}
