@@ -1,6 +1,6 @@
 """Stream processing with Faust: one package per domain, each with its logic and its stage.
 
-Importing it makes the codec decode with native readers.
+Importing this package makes the codec decode with native readers.
 """
 
 from native.core import avro

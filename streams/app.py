@@ -1,7 +1,7 @@
 """The stream worker: the stages of the pipeline, in the order of its data.
 
-A stage is a declaration in its domain's folder (`streams/runtime/operator.py` defines the interface); this
-table is the list of all of them. `streams/runtime/faust/` runs the stages in a worker, `LogRunner` over a
+A stage is a declaration in its domain's folder (`streams/runtime/operator.py` defines the interface); the
+table here lists every stage. `streams/runtime/faust/` runs the stages in a worker, `LogRunner` over a
 recorded log, `SimRunner` over a simulated fleet.
 """
 
@@ -45,7 +45,7 @@ SINK_GATHER_MS: Final = 500
 
 
 def main(settings: StreamSettings) -> int:
-    """Run one worker in this process. Returns 0 after SIGTERM or SIGINT, 70 after an abort."""
+    """Run one worker in this process. Return the exit code: 0 after SIGTERM or SIGINT, 70 after an abort."""
     from streams.runtime.faust.worker import (  # loads Faust, which others of `STAGES` do not need
         AppStages,
         run,

@@ -1,1 +1,1 @@
-"""Judges the health of links, NICs and hosts, and plans which links are probed when."""
+"""Evaluates the health of links, NICs and hosts, and plans when each link is probed."""

@@ -1,4 +1,4 @@
-"""The link health stage: `LinkHealth` at once from the evidence of probers, one writer per shard.
+"""The link health stage: publishes `LinkHealth` as soon as probe evidence arrives, one writer per shard.
 
 A new owner continues from the last record of each subject and reads the evidence of the last seconds again.
 Evidence that a record already includes is not counted twice.
@@ -57,11 +57,11 @@ class LinksOperator(Operator):
         self._outputs: list[Output] = []
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Keep the last record of each subject, from which each shard continues at its first evidence."""
+        """Keep the last record of each subject; shards continue from them at their first evidence."""
         self._past = records_of(past, LINK_HEALTH, self._registry)
 
     def take_one(self, message: Message, tables: FabricTables) -> None:
-        """Ingest one message of evidence."""
+        """Ingest one message of probe evidence."""
         self._settled_ns = self._settled_ns or message.log_ns + SETTLE_NS
         self._newest_ns = max(self._newest_ns, message.log_ns)
         self._retained.append((message.log_ns, message.offset))
@@ -141,7 +141,7 @@ def _due_ns(health: ShardHealth) -> int:
 
 
 class LinksStage(Stage):
-    """Link health, one writer per shard."""
+    """The stage that evaluates link health, one writer per shard."""
 
     name = "links"
     owner = LINKS
@@ -150,9 +150,9 @@ class LinksStage(Stage):
     tables = (INVENTORY, PATHS, CONFIG, CLOCK_OFFSETS)
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return what a new owner reads first: the last record of each subject."""
+        """Return the reads with which a new owner begins: the last record of each subject."""
         return (Restore(LINK_HEALTH, BEGINNING, last_per_key=True),)
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> LinksOperator:
-        """Return the operator of a partition."""
+        """Return the link-health operator of a partition."""
         return LinksOperator(owner, partition)

@@ -72,8 +72,8 @@ class ActionBudget:
     def count_move(self, flow_id: str, host: str, now_ns: int, *, urgent: bool) -> None:
         """Count a move of a flow.
 
-        A flow's first move within the minute decides whether all its moves count as urgent. So the return of
-        a flow that failover moved does not use the share of the moves that are not urgent.
+        A flow's first move within the minute decides whether all its moves count as urgent. So if failover
+        moved a flow, the move back does not use the share of the moves that are not urgent.
         """
         self._recent(host, now_ns).append(now_ns)
         for moved in (self._moved, self._moved_calmly):
@@ -84,7 +84,7 @@ class ActionBudget:
             moved[flow_id] = now_ns
 
     def _recent(self, host: str, now_ns: int) -> deque[int]:
-        """Return the times of a host's actions within the last second."""
+        """Return the times, ns, of a host's actions within the last second."""
         recent = self._actions.setdefault(host, deque())
         while recent and recent[0] <= now_ns - NS_PER_S:
             recent.popleft()

@@ -25,7 +25,7 @@ class Admission:
         self._cycle = CycleResult()
 
     def begin(self) -> CycleResult:
-        """Begin a cycle; return its still empty result, to which `run` adds."""
+        """Begin a cycle; return its result, which is empty until `run` adds decisions."""
         self._cycle = CycleResult()
         return self._cycle
 
@@ -51,7 +51,7 @@ class Admission:
         return True
 
     def _blocked_by(self, proposal: MoveProposal) -> str | None:
-        """Return the cause that forbids a move now, or None."""
+        """Return the name of the limit or cooldown that forbids a move now, or None."""
         state, flow = self._state, proposal.flow
         if proposal.blocked_by is not None:
             return proposal.blocked_by
@@ -121,7 +121,7 @@ class Admission:
         expires_ns: int,
         text: str,
     ) -> Decision:
-        """Return the next decision; the caller adds its paths or rate."""
+        """Return a decision with the next number; the caller adds its paths or rate."""
         state = self._state
         return {
             "decision_id": f"{state.shard}/{state.epoch}/{state.seq}",

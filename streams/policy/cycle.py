@@ -22,7 +22,7 @@ class Outgoing(NamedTuple, Generic[R]):
 
 
 class SuppressedAction(NamedTuple):
-    """An action that an objective proposed but that was not admitted."""
+    """An action that an objective proposed and admission refused."""
 
     flow_id: str
     action: str
@@ -46,7 +46,7 @@ class SuppressedAction(NamedTuple):
 
 @dataclass(slots=True)
 class CycleResult:
-    """The outputs of one evaluation of the shard."""
+    """The decisions, fallbacks and suppressed actions of one evaluation of the shard."""
 
     decisions: list[Outgoing[Decision]] = field(default_factory=list)
     fallbacks: list[Outgoing[Fallbacks]] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """Collects the inputs of a worker's policies cycle by cycle, so that the log reproduces the same cycles.
 
-`PolicyCycles` records name, for each cycle, its time and the position read in each input. Messages read
+`PolicyCycles` records contain, for each cycle, its time and the position read in each input. Messages read
 between two cycles are applied in the order (topic as in `INPUTS`, partition, offset). The log holds all
 inputs except the topology file. This module does no I/O.
 """
@@ -82,7 +82,7 @@ REPEAT_SUPPRESSED_NS: Final = 10 * NS_PER_S
 
 
 def read_from(epoch: int) -> dict[str, int]:
-    """Return the append time, ns, from which an epoch's owner reads each topic. Epochs are numbered by ms."""
+    """Return, by topic, the append time, ns, from which an epoch's owner reads. An epoch is a time in ms."""
     starts_ns = dict.fromkeys((topic.name for topic in WHOLE_TOPICS), 0)
     for name, lookback_ns in LOOKBACK_NS.items():
         starts_ns[name] = max(0, epoch * NS_PER_MS - lookback_ns)
@@ -108,7 +108,7 @@ class _Shard:
     cycles: list[PolicyCycle] = field(default_factory=list)
 
     def pass_to(self, now_ns: int) -> int:
-        """Return the time of the next cycle: `now_ns`, or that of the last cycle if time would step back.
+        """Return the time of the next cycle: `now_ns`, or the time of the last cycle if `now_ns` is earlier.
 
         A change of the clock's pace steps back by less than `MAX_UNSOLVED_NS`. A larger step corrects fabric
         time and is followed, because cycles would otherwise have the same time for as long as the step.
@@ -119,7 +119,7 @@ class _Shard:
 
 
 class PolicyInputs(Operator):
-    """Runs the policies of the shards that `owned` accepts. `partitions`: those of all inputs, in order."""
+    """Runs the policies of the shards that `owned` accepts. `partitions`: all input partitions, in order."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class PolicyInputs(Operator):
             self.has_news = self.has_news or message.topic not in PERIODIC_TOPICS
 
     def due_ns(self) -> int:
-        """Return the log time of the next cycle, ns; 0 if one is due at once."""
+        """Return the log time of the next cycle, ns; 0 if a cycle is due at once."""
         if self._pending or self.needs_urgent_cycle or not self._round_ns:
             return 0
         return self._round_ns + (MIN_CYCLE_NS if self.has_news else CYCLE_NS)
@@ -319,7 +319,7 @@ class PolicyInputs(Operator):
         return self._routes.of(flow.nic, flow.peer, flow.peer_port)
 
     def _rate_bps(self, link: str) -> int:
-        """Return the rate of a link, bit/s; if it is unknown, that of the fastest NIC."""
+        """Return the rate of a link, bit/s; if it is unknown, the rate of the fastest NIC."""
         rate_bps = self._rates_bps.get(link)
         if rate_bps is None:
             speeds_bps = self._inventory.speeds_bps
@@ -331,14 +331,14 @@ class PolicyInputs(Operator):
 
     @property
     def needs_urgent_cycle(self) -> bool:
-        """True if link health waits to be applied, or if a full cycle must follow an urgent one."""
+        """True if link health waits to be applied, or if a full cycle must follow an urgent cycle."""
         return self.has_urgent or any(shard.was_urgent for shard in self.shards.values())
 
     def run_cycle(self, name: str, now_ns: int, flows_ns: int) -> list[Output]:
         """Run a cycle of one shard at `now_ns`, fabric time, with flow reports up to `flows_ns`, append time.
 
         Small backward steps of the shard's time are ignored. After a change of link health, the cycle only
-        runs failover, and the next one is a full cycle.
+        runs failover, and a full cycle follows.
         """
         shard = self.shards[name]
         now_ns = shard.pass_to(now_ns)
@@ -411,7 +411,7 @@ def _output(outgoing: Outgoing[Any], text: str = "") -> Output:
 
 
 def _update_suppressed(shard: _Shard, cycle: CycleResult, now_ns: int) -> list[SuppressedAction] | None:
-    """Return the suppressed actions if they changed or are due again, else None."""
+    """Return the suppressed actions if they changed or are due for republication, else None."""
     actions = sorted(cycle.suppressed, key=lambda action: (*action[:3], str(action.reason)))
     is_same = actions == shard.suppressed and now_ns - shard.suppressed_ns < REPEAT_SUPPRESSED_NS
     shard.suppressed = actions

@@ -2,7 +2,7 @@
 
 `Policy` passes its inputs to the shared state and runs the objectives in a fixed order. It does no I/O and
 reads no clock, and a seeded hash breaks ties. So the same inputs give the same decisions. The mode only
-concerns actuators: policy makes the same decisions in OBSERVE and in ACT.
+affects actuators: policy makes the same decisions in OBSERVE and in ACT.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Policy:
     # ------------------------------------------------------------------------------------ inputs
 
     def recover(self, decisions: Iterable[Decision]) -> None:
-        """Restore state from the `Decision`s of earlier epochs, in their order."""
+        """Restore state from the `Decision`s of earlier epochs, in the order of the decisions."""
         self._moves.recover(decisions)
 
     def take_health(self, subject: str, record: LinkHealth | None) -> None:
@@ -91,27 +91,27 @@ class Policy:
             self._state.health.take(subject, record)
 
     def take_contention(self, record: ContentionWindow) -> None:
-        """Apply a `ContentionWindow`."""
+        """Update the contention windows of the shard from a `ContentionWindow` record."""
         if record["shard"] == self._state.shard and self._state.take_window(record):
             self._rates.take_contention(record)
 
     @property
     def needs_queues(self) -> bool:
-        """True if `LinkQueues` matter now: an incast is open, or flows are rate-limited."""
+        """True if policy needs `LinkQueues` now: an incast is open, or flows are rate-limited."""
         return bool(self._rates.in_force()) or self._state.has_incast
 
     def take_queues(self, record: LinkQueues) -> None:
-        """Apply a `LinkQueues`."""
+        """Update the queue delays that pacing uses from a `LinkQueues` record."""
         if record["shard"] == self._state.shard:
             self._rates.take_queues(record)
 
     def take_config(self, records: Mapping[str, ActuatorConfig]) -> None:
-        """Apply the records of `fabric.config` that are in force; `records` has them by key."""
+        """Apply the `fabric.config` records in force, given by record key."""
         self._state.take_config(records)
         self._rates.take_slices(records[EVERYONE]["slices"] if EVERYONE in records else ())
 
     def take_action(self, record: ActionReport) -> None:
-        """Apply an actuator's `ActionReport`."""
+        """Update moves and rate leases from an actuator's `ActionReport`."""
         state = self._state
         if record["shard"] not in (state.shard, ""):  # a local repair belongs to no shard
             return
@@ -148,7 +148,7 @@ class Policy:
         return cycle
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of flows, and the number of those that can move to a known route."""
+        """Return the number of flows, and how many of the flows can move to a known route."""
         flows = self._state.flows.values()
         return len(flows), sum(bool(flow.routes) and "MOVE" in flow.live.can for flow in flows)
 
@@ -199,7 +199,7 @@ class Policy:
             flow.update_delay(state.now_ns, state.rules.slow_ns)
 
     def _place(self, flow: Flow, live: LiveFlow, routes: Mapping[int, FlowRoute], is_new: bool) -> None:
-        """Set a flow's path and route from its report, its routes and its unconfirmed move."""
+        """Set a flow's path and route from its report, its known routes and its unconfirmed move."""
         flow.live, flow.routes = live, routes
         flow.choices = self._state.options.choices_of(flow)
         if is_new:

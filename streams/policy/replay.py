@@ -12,10 +12,10 @@ from streams.runtime.steps import Epoch, MissingSteps, Recording, Step
 
 
 def recording_of_cycles(records: Iterable[PolicyCycles], partition: int = 0) -> Recording:
-    """Return the recording that `PolicyCycles`, given in any order, describe.
+    """Return the replayable steps of the given `PolicyCycles`, which may be in any order.
 
-    `partition`: that of the shard. Raises MissingSteps if a cycle is missing, because later cycles then
-    cannot be replayed. This may happen here or while the returned steps are read.
+    `partition`: the shard's partition. Raises MissingSteps if a cycle is missing, because later cycles then
+    cannot be replayed. The error may occur here or while the returned steps are read.
     """
     records = sorted(records, key=lambda record: record["first_cycle"])
     steps = _steps(records)

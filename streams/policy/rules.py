@@ -25,7 +25,7 @@ WINDOW_STALE_NS: Final = 5 * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Waiting times of policy."""
+    """Waiting times and thresholds of policy, except those of pacing and slices."""
 
     expires_ns: int = 1 * NS_PER_S
     """Lifetime of a decision: actuators refuse it afterwards."""

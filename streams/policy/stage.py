@@ -37,21 +37,21 @@ class PolicyStage(Stage):
     uses_append_time = True
 
     def __init__(self, shard: str | None = None) -> None:
-        """`shard`: for a replay, the only shard to run."""
+        """Set the shards to run: all, or for a replay only `shard`."""
         self._shard = shard
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return what a new owner reads first: the recent decisions."""
+        """Return the reads with which a new owner begins: the recent decisions."""
         return (Restore(DECISIONS, lambda log_ns: since(log_ns - DECISION_LOOKBACK_NS)),)
 
     def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:
-        """Return an epoch after those of all recent decisions, without epochs that are too far ahead."""
+        """Return an epoch later than those of all recent decisions; ignore epochs that are too far ahead."""
         began_ms = log_ns // NS_PER_MS
         epochs = (decision["epoch"] for decision in records_of(past, DECISIONS, registry))
         return max((began_ms, *(epoch + 1 for epoch in epochs if epoch <= began_ms + EPOCH_AHEAD_MS)))
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> PolicyInputs:
-        """Return the operator of all partitions of an owner."""
+        """Return the policy operator of all partitions of an owner."""
         return PolicyInputs(
             owner.epoch,
             owner.places,

@@ -36,7 +36,7 @@ class RouteSource(Protocol):
 
 @dataclass(slots=True)
 class NicDemand:
-    """The flows that one NIC sends, or those that it receives."""
+    """The number and rates of the flows that one NIC sends, or that it receives."""
 
     flows: int = 0
     bottlenecked: int = 0
@@ -97,9 +97,9 @@ class PolicyState:
         return True
 
     def take_config(self, records: Mapping[str, ActuatorConfig]) -> None:
-        """Apply the configuration that is in force; `records` has it by key.
+        """Apply the configuration records in force, given by record key.
 
-        Moves that failed, or were only observed, may be applied now, so their waiting times end.
+        Flows whose moves failed, or were only observed, may move now: their waiting times end.
         """
         self._config = dict(records)
         self._limits.clear()
@@ -121,14 +121,14 @@ class PolicyState:
 
     @property
     def has_incast(self) -> bool:
-        """True if an INCAST window is open, stale or not."""
+        """True if an INCAST window is open, even if the window is stale."""
         return any(
             window["kind"] == ContentionKind.INCAST and window["state"] != ContentionState.CLOSED
             for window in self._windows.values()
         )
 
     def open_windows(self) -> list[ContentionWindow]:
-        """Return the open windows that are not stale, by link."""
+        """Return the open windows that are not stale, ordered by link."""
         return [
             window
             for _, window in sorted(self._windows.items())
@@ -137,7 +137,7 @@ class PolicyState:
         ]
 
     def health_of(self, flow: Flow) -> Health:
-        """Return the health of the worst of a flow's ends and links."""
+        """Return the worst health among a flow's NICs and links."""
         worst = self.health.of_end(flow.live.nic)
         for other in (self.health.of_end(flow.live.peer), self.options.grade(flow.route)):
             if other is not HEALTHY and other[:2] > worst[:2]:
@@ -149,7 +149,7 @@ class PolicyState:
         return self.options.grade(route).grade is Grade.HEALTHY
 
     def share_after(self, flow: Flow, links: Links) -> float:
-        """Return the highest load of any of `links` that would be new to the flow, if it moved there."""
+        """Return the highest load (share of link rate) of the flow's new links after a move to `links`."""
         return self.loads.max_share((link for link in links if link not in flow.links), flow.weight)
 
     def busiest(self, links: list[str] | tuple[str, ...]) -> str:
@@ -163,5 +163,5 @@ class PolicyState:
         return path if path != flow.path else FIRST_PORT + (path + 1 - FIRST_PORT) % count
 
     def postpone(self, flow: Flow, now_ns: int) -> None:
-        """Postpone the next decision about a flow; the delay doubles with each try."""
+        """Postpone the next decision about a flow; the delay doubles with each unconfirmed move."""
         flow.wait_ns = now_ns + min(NS_PER_S << min(flow.tries, 30), self.rules.retry_max_ns)

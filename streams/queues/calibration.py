@@ -1,20 +1,20 @@
 """Calibrates inferred queues with probes that the inference does not see.
 
 The solver explains every delay by queues. So it overestimates queues between few probes, and spreads one
-link's queue over others. One cell in `EVERY` is kept back from it. The delay of such a cell shows how far the
-depths can be trusted, link by link, without any assumption about the traffic:
+link's queue over others. One cell in `EVERY` is withheld from the solver. The delay of such a cell shows how
+far the depths can be trusted, link by link, without any assumption about the traffic:
 
-    E[y_i] = sum over the links of i of m_l + a_l D_l + b_l F_l
+E[y_i] = sum over the links of i of m_l + a_l D_l + b_l F_l
 
 y_i is the delay of cell i. For each link, m is the usual queue. D is the deviation of a block's mean from the
-usual mean, and F the deviation of a slot from its block's mean. This is the best linear estimate of the true
-depth from the inferred one; a and b lie between 0 (worthless) and 1 (exact). A link without a queue has m = 0
-and a = b = 0. Deviations far beyond the noise of a block's mean are real, because that noise has no long
-tail: the part of D above `FAR` standard errors counts in full. So a new standing queue is published at its
-full depth at once.
+usual mean, and F the deviation of a slot from its block's mean. The sum is the best linear estimate of the
+true depth from the inferred one; a and b lie between 0 (worthless) and 1 (exact). A link without a queue has
+m = 0 and a = b = 0. Deviations far beyond the noise of a block's mean are real, because that noise has no
+long tail: the part of D above `FAR` standard errors counts in full. So a new standing queue is published at
+its full depth at once.
 
-m follows from the mean delays of all routes by expectation maximisation, which keeps it above 0 (Lucy,
-1974). a and b are least squares over sums that each route keeps, so that nothing is kept per probe.
+m follows from the mean delays of all routes by expectation maximisation, which keeps it above 0 (Lucy, 1974).
+a and b are least-squares estimates from sums per route, so that no single probe is stored.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ BOUND_GAIN: Final = 0.2
 
 
 class Calibration:
-    """The calibration of one solver's columns.
+    """The calibration of the depths in one solver's columns.
 
     Route i crosses the columns `hop[hop_start[i]:hop_start[i + 1]]`. `packet_ns`: [columns] time of a packet.
     """
@@ -116,7 +116,7 @@ class Calibration:
         return cls(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0))
 
     def restore(self, of: Int64s, before: Calibration) -> None:
-        """Take over the state of an earlier calibration; `of`: for each column that of `before`, or -1."""
+        """Copy the state of an earlier calibration. `of`: each column's index in `before`, -1 if new."""
         columns = np.flatnonzero(of >= 0)
         for name in ("level_ns", "_mean_ns", "_far_ns", "_point_var"):
             getattr(self, name)[columns] = getattr(before, name)[of[columns]]
@@ -125,7 +125,7 @@ class Calibration:
             setattr(self, name, getattr(before, name))
 
     def depths(self, queue_ns: Float64s, limit_ns: Float64s) -> tuple[Float64s, Float64s]:
-        """Return the calibrated depths, [slots, columns], and the bound of their error, [columns], both ns.
+        """Return the calibrated depths, [slots, columns], and the bounds of their errors, [columns], both ns.
 
         `queue_ns`: [slots, columns] inferred depths. `limit_ns`: [slots, columns] largest depth that the
         probes' delays allow.
@@ -152,8 +152,8 @@ class Calibration:
     ) -> Float64s:
         """Return [slots, columns] the longest delay of any cell that crossed a column in or next to a slot.
 
-        If there are no such cells, the nearest slots with some count. Slots -1 and `slots` are those next to
-        the block. `goes_on`: whether the last call was for the block right before this one.
+        If no cell crossed it there, the nearest slots with cells count. Slots -1 and `slots` are the
+        neighbours of the block. `goes_on`: whether the last call was for the preceding block.
         """
         if not goes_on:
             self._beside_ns[:], self._newest_ns[:] = -np.inf, -np.inf
@@ -178,10 +178,10 @@ class Calibration:
         back: NDArray[np.bool_],
         slot: Int64s,
     ) -> None:
-        """Learn from a block of `seconds`: the depths that the solver found, and the delays of all cells.
+        """Learn from a block of `seconds`: from the depths that the solver found and the delays of all cells.
 
         `queue_ns`: [slots, columns]. The other arrays have one entry per cell; `back` marks the cells that
-        were kept back from the solver.
+        were withheld from the solver.
         """
         mean_ns = queue_ns.mean(axis=0)
         slow = mean_ns - self._mean_ns[:-1]
@@ -230,7 +230,7 @@ class Calibration:
     # ------------------------------------------------------------------------------------------ once a second
 
     def _over_links(self, values: Float64s) -> Float64s:
-        """Return the sum of `values`, [routes, hops], for each column."""
+        """Return [columns] the sum of `values`, [routes, hops], over the hops in each column."""
         sums = np.bincount(self._flat, (values * self._used).ravel(), self._columns + 1)[:-1]
         return sums.astype(np.float64)
 
@@ -257,11 +257,11 @@ class Calibration:
         self._pair_var, self._age_s = decay * self._pair_var, 0.0
 
     def _fit_levels(self, rounds: int) -> None:
-        """Fit the levels to the mean delays of all routes."""
+        """Fit the levels m (usual queues) to the mean delays of all routes."""
         fit_shares(self._hop, self._all, self._all_y, self.level_ns, 3 * rounds)
 
     def _share_levels(self, cells: Float64s, share: float) -> None:
-        """Move the levels, by `share`, towards the real deviations of each link; keep their total."""
+        """Move the levels m, by `share`, towards each link's significant deviations; keep their total."""
         own = [self._over_links(np.einsum("rhh->rh", xx)) / np.maximum(cells, 1.0) for xx in self._xx]
         real_var = self.slope[0, :-1] * own[0] + self.slope[1, :-1] * own[1]
         total, level = float((cells * real_var).sum()), self.level_ns[:-1]

@@ -37,7 +37,7 @@ class Cells:
     def columns(
         self,
     ) -> tuple[Int64s, NDArray[np.int32], Float64s, Float64s, Float64s, Float64s, Float64s]:
-        """Return the columns in the order of the fields."""
+        """Return the columns of the cells in the order of the class's fields."""
         return self.slot, self.route, self.at, self.count, self.mean_ns, self.noise_ns, self.ce
 
     def folded(self, fold: int) -> Cells:
@@ -63,13 +63,13 @@ class Delays:
 
     @classmethod
     def of(cls, cells: Cells, delay_ns: Float64s) -> Delays:
-        """Return the delays of cells, one for each; `delay_ns` replaces their mean delays."""
+        """Return the delays of cells, with `delay_ns`, one for each cell, instead of their mean delays."""
         return cls(cells.slot, cells.route, cells.at, cells.count, delay_ns, delay_ns, cells.noise_ns)
 
     def merged(self, slots: int, same: NDArray[np.int32]) -> Delays:
         """Return the delays merged to one per route and group of `slots` slots.
 
-        `same`: [routes] the first route with the same links. Times are still given in single slots.
+        `same`: [routes] the first route with the same links. Times still count single slots.
         """
         if not len(self.slot):
             return self
@@ -95,8 +95,10 @@ class Delays:
 
 
 class WaitingCells:
-    """Cells that wait for their block. They are kept in buckets of slots, so that a backlog does not make it
-    slower to take a block."""
+    """Cells that wait for their block, stored in buckets of slots.
+
+    So the time to take a block does not grow with the backlog.
+    """
 
     def __init__(self, bucket_slots: int) -> None:
         self._store = CellStore(bucket_slots)
@@ -110,11 +112,11 @@ class WaitingCells:
         self._store.clear()
 
     def add(self, cells: Cells) -> None:
-        """Add cells."""
+        """Store cells until their block is taken."""
         self._store.add(*cells.columns())
 
     def add_record(self, record: PathQueueing, route: NDArray[np.int32]) -> None:
-        """Add the cells of a record's rows with a known route; `route`: of each row, -1 if unknown."""
+        """Add the cells of a record's rows. `route`: route of each row; skip rows with -1 (unknown)."""
         self._store.add_rows(
             record["start_ns"] // record["slot_ns"],
             record["slot_ns"],
@@ -140,10 +142,10 @@ class WaitingCells:
 
 
 def without_own_delay(cells: Cells, senders: Sequence[int] | Int64s, last_links: Int64s) -> Float64s:
-    """Return [cells] delays, ns, without the delay that comes from the sender itself.
+    """Return [cells] delays, ns, without the delay that the sender itself causes.
 
     If all of a NIC's probes show a delay throughout a block, its clock is wrong or its host delays packets:
-    no queue does this. `senders`, `last_links`: [routes]; the sender is -1 for a round trip.
+    no queue has this effect. `senders`, `last_links`: [routes]; the sender is -1 for a round trip.
     """
     return own_delays(
         cells.route,

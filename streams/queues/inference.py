@@ -1,8 +1,8 @@
 """Infers queues and utilisation of a shard's links from its sources' `PathQueueing`.
 
 The results are `LinkQueues`: for each block of about 10 ms the links with queues, and for each second all
-links that probes cross. native/core/queues.c has the method for depths, and `utilisation.py` the one for
-utilisation.
+links that probes cross. native/core/queues.c describes the method for depths, and `utilisation.py` the method
+for utilisation.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ SAVE_BLOCKS: Final = 20
 
 
 def fold_of(probes: float) -> int:
-    """Return how many slots to combine; `probes`: mean number of probes over a link in a slot."""
+    """Return how many slots to combine into one; `probes`: mean number of probes over a link in a slot."""
     return 1 if probes >= 1 else 2 if probes >= 0.5 else SUB_SLOTS
 
 
 def knots_of(probes: float) -> int:
-    """Return the number of straight lines per slot; `probes`: mean number over a link in a slot."""
+    """Return the number of line segments per slot; `probes`: mean number of probes over a link in a slot."""
     return min(MAX_KNOTS, max(1, int(probes / KNOT_PROBES)))
 
 
@@ -75,7 +75,7 @@ class _Source:
     """End of the last record that was too far ahead to accept; the record after it confirms it."""
 
     def advance(self, record: PathQueueing) -> bool:
-        """Note a record of the source; return False if it must be skipped: a repetition, or a large gap."""
+        """Note a record of the source; return False if it repeats an earlier one or follows a large gap."""
         first, after = record["first_offset"], record["next_offset"]
         if (first, after) != (self.first_offset, self.next_offset):
             if first < self.next_offset:
@@ -129,7 +129,7 @@ class ShardQueues:
 
     @property
     def next_block_ns(self) -> int:
-        """Fabric time at which the next block begins."""
+        """Fabric time at which the next block begins, ns."""
         return self._next_block * self._solved_in_ns
 
     @property
@@ -144,7 +144,7 @@ class ShardQueues:
 
     @property
     def next_fold(self) -> int:
-        """How many slots the next blocks will combine into one."""
+        """Number of slots that the next blocks will combine into one."""
         return self._pace.slots
 
     @next_fold.setter
@@ -158,11 +158,11 @@ class ShardQueues:
         return self._routes.unknown_paths
 
     def set_flow_rates(self, bps: Mapping[str, float]) -> None:
-        """Set the rate of traffic over each link that flow reports show, bit/s."""
+        """Set, by link, the traffic rate that flow reports show, bit/s."""
         self._records.flow_bps = bps
 
     def take(self, record: PathQueueing, paths: RouteTable) -> None:
-        """Add a record of one of the shard's sources; skip it if its offsets were added before."""
+        """Add a `PathQueueing` record of one of the shard's sources; skip a record that was added before."""
         if not self._follow_slot(record["slot_ns"]):
             return
         source = self._sources.setdefault(record["source"], _Source())
@@ -179,7 +179,8 @@ class ShardQueues:
     def _follow_slot(self, slot_ns: int) -> bool:
         """Adopt a changed slot length; return whether a record with this slot length can be used.
 
-        Two consecutive records must show a new length. One alone may be wrong, and short slots are expensive.
+        Two consecutive records must show the new length. One alone may be wrong, and short slots are
+        expensive.
         """
         if slot_ns == self._slot_ns:
             self._unconfirmed_slot_ns = 0
@@ -198,7 +199,7 @@ class ShardQueues:
         self._idle_probes.add(record["complete_ns"] // NS_PER_S, len(self._routes.links), route, *columns)
 
     def _block_ns(self, fold: int) -> int:
-        """Return the length of a block of combined slots, ns: a multiple of that without combined slots."""
+        """Return the length of a block of combined slots, ns: a multiple of its length for single slots."""
         slot = self._slot_ns * SUB_SLOTS
         length_ns = BLOCK_NS if len(self._routes.names) <= MANY_LINKS else LONG_BLOCK_NS
         slots = max(BLOCK_SLOTS, length_ns // slot)
@@ -208,7 +209,7 @@ class ShardQueues:
         return blocks * slots * slot
 
     def _set_block_ns(self) -> None:
-        """Adopt the decided `fold` and the block length that follows from it.
+        """Adopt the chosen `fold` and the block length that follows from it.
 
         A new fold waits until a block of its length begins, so that no slot is lost. If the block length
         changes for another reason, continue at the next whole block.
@@ -224,7 +225,7 @@ class ShardQueues:
         self._solved_in_ns = block_ns
 
     def ready(self) -> bool:
-        """Return whether a block can be solved: all active sources have published it, or the wait is over."""
+        """Return whether the next block can be solved: all active sources published it or time is up."""
         if not self._slot_ns or not self._sources:
             return False
         newest = self._newest_ns
@@ -262,14 +263,14 @@ class ShardQueues:
     def keep_up(self, spent_ns: int, waited_ns: int = 0) -> None:
         """Decide how many slots to combine from now on, after a block that took `spent_ns`.
 
-        `waited_ns`: age of the newest message that was taken, which shows how long later ones wait.
+        `waited_ns`: age of the newest message that was taken; it shows how long later messages wait.
         """
         end = self.next_block_ns
         backlog_ns = max(0, self._complete_ns() - end) + waited_ns
         self._pace = next_fold(self._pace, end, self._solved_in_ns, backlog_ns, spent_ns)
 
     def solve(self, solved_ns: int) -> list[LinkQueues]:
-        """Solve the `ready` block, which takes long; return its `LinkQueues` and an ended second's."""
+        """Solve the `ready` block, which is slow; return its records, and those of a second that it ends."""
         block_ns, slot_ns, fold = self._solved_in_ns, self._unit_ns, self.fold
         newest = self._newest_ns
         if newest - self._next_block * block_ns > 2 * NS_PER_S + block_ns:  # a gap that no source will fill
@@ -360,7 +361,7 @@ class ShardQueues:
     ) -> Float64s:
         """Return the largest depths that the probes of slots [first, first + slots) allow, ns.
 
-        The shape is [published slots, columns]. Probes of the next slot count as far as they have arrived.
+        The shape is [published slots, columns]. Probes of the following slot count if they have arrived.
         """
         end = first + slots
         after = self._cells.waiting(end * self.fold, (end + SUB_SLOTS) * self.fold).folded(self.fold)

@@ -80,7 +80,7 @@ class LinkColumns:
         return QueueSolver(self._packet_ns(rate_bps), start, hop, merge=SUB_SLOTS)
 
     def calibration(self, rate_bps: Float64s) -> Calibration:
-        """Return a new calibration of the columns; its routes are numbered by `kind`. `rate_bps`: [links]."""
+        """Return a new calibration of the columns, with routes numbered by `kind`. `rate_bps`: [links]."""
         start, hop = self._hops()
         first = np.unique(self.same)
         lengths = np.diff(start)
@@ -89,7 +89,7 @@ class LinkColumns:
         return Calibration(starts, hop[in_first], self._packet_ns(rate_bps))
 
     def columns_before(self, column: Int64s) -> Int64s:
-        """Return for each column its number in an earlier `column` array, by its first link; -1 if new."""
+        """Return each column's number in an earlier `column` array, matched by first link; -1 if new."""
         first = np.zeros(self.count, np.int64)
         first[self.column[::-1]] = np.arange(len(self.column))[::-1]
         column_before = np.append(column, np.full(max(0, len(self.column) - len(column)), -1))
@@ -102,7 +102,7 @@ class LinkColumns:
         return packet_ns
 
     def _hops(self) -> tuple[Int64s, NDArray[np.int32]]:
-        """Return where each route begins in an array of the routes' columns, and this array."""
+        """Return the start of each route in the array of all routes' columns, and this array."""
         count = self.count
         route = np.repeat(np.arange(len(self.lengths)), self.lengths)
         pairs = route * count + self.column[self.flat]
@@ -122,7 +122,7 @@ class LinkColumns:
         solver.restore(last, mean)
 
     def states(self, solver: QueueSolver, names: Sequence[LinkKey]) -> dict[LinkKey, LinkState]:
-        """Return a solver's state for each link, by link and class."""
+        """Return a solver's queue state of each link, by link and traffic class."""
         last, mean = solver.state()
         columns = self.column.tolist()
         return {name: (float(last[c]), float(mean[c])) for name, c in zip(names, columns, strict=False)}

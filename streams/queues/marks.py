@@ -3,8 +3,8 @@
 A queue marks a packet independently of the other queues on its route. So a route's share of marked packets
 is 1 - prod(1 - m) over the shares m of its links. Expectation maximisation finds the most likely shares. A
 marked packet counts for each link of its route with the probability m / (1 - prod(1 - m)) that this link
-marked it. A link's new share is the sum of these, divided by its packets. So links that unmarked probes
-crossed lose share to the other links of the marked routes.
+marked it. A link's new share is the sum of these probabilities, divided by its packets. So links that
+unmarked probes crossed lose share to the other links of the marked routes.
 """
 
 from __future__ import annotations

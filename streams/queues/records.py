@@ -1,4 +1,4 @@
-"""Makes `LinkQueues` records: of each block the links with queues, of each second all links."""
+"""Makes `LinkQueues` records: for each block the links with queues, for each second all links."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NO_UTILISATION: Final[_Utilisation] = {"utilisation": None, "utilisation_bound":
 
 @dataclass(frozen=True, slots=True)
 class SolvedBlock:
-    """The queues of one block."""
+    """The queue depths of one block, with their error bounds and probe counts."""
 
     start_ns: int
     end_ns: int
@@ -86,14 +86,14 @@ class _SecondTotals:
         self.samples: Int64s = np.zeros(0, np.int64)
 
     def grow(self, links: int) -> None:
-        """Grow the columns to `links` links."""
+        """Extend the columns to `links` links."""
         self._sum_bytes, self._max_bytes, self._error_bytes, self._marked, self.samples = (
             np.concatenate([old, np.zeros(links - len(old), old.dtype)])
             for old in (self._sum_bytes, self._max_bytes, self._error_bytes, self._marked, self.samples)
         )
 
     def add(self, block: SolvedBlock, column: Int64s) -> None:
-        """Add a block; `column`: [links]. If it begins another second, drop what is left of the last one."""
+        """Add a block; `column`: [links]. If the block begins another second, drop the last one's rest."""
         second = block.start_ns // NS_PER_S
         if second != self._second:
             self._second = second
@@ -136,7 +136,7 @@ class QueueRecords:
         self._nodes = end_nodes(())
 
     def set_links(self, names: Sequence[str]) -> None:
-        """Set the names of all links; links that were known before keep their numbers."""
+        """Set the names of all links; already known links keep their numbers."""
         self._second.grow(len(names))
         self._nodes = end_nodes(names)
 
@@ -252,7 +252,7 @@ def _chosen_by_column(mask: NDArray[np.bool_]) -> list[Int64s]:
 
 
 def _one_per_link(links: list[LinkQueue]) -> list[LinkQueue]:
-    """Return one element per link, merged from its classes: the deepest queue and the most marks."""
+    """Return one element per link, merged from its classes: with the deepest queue and the most marks."""
     by_name: dict[str, LinkQueue] = {}
     for link in links:
         other = by_name.get(link["link"])
@@ -272,7 +272,7 @@ def _one_per_link(links: list[LinkQueue]) -> list[LinkQueue]:
 
 
 def _in_parts(record: LinkQueues) -> list[LinkQueues]:
-    """Cut a record into parts of at most MAX_ELEMENTS links; without links there is one."""
+    """Split a record into parts of at most MAX_ELEMENTS links; a record without links yields one part."""
     links = record["links"]
     parts = max(1, -(-len(links) // MAX_ELEMENTS))
     return [

@@ -55,7 +55,7 @@ class ProbedRoutes:
         return list(self._link_numbers)
 
     def refresh(self, record: PathQueueing, table: RouteTable) -> bool:
-        """Prepare for a record; return True if all routes were dropped and numbers start again."""
+        """Prepare for a record; return True if all routes were dropped and numbering begins again."""
         routes_before = len(self.links)
         if table.version != self._table_version:
             self._table_version = table.version
@@ -92,7 +92,7 @@ class ProbedRoutes:
         rows: tuple[Int64s, ...],
         table: RouteTable,
     ) -> NDArray[np.int32]:
-        """Look up and cache the paths that are not cached; return the route number of each row."""
+        """Find and cache the routes of uncached paths; return the route number of each row."""
         at = np.searchsorted(self._keys, key)
         at[at == len(self._keys)] = 0
         new = np.flatnonzero(self._keys[at] != key) if len(self._keys) else np.arange(len(key))
@@ -124,7 +124,7 @@ class ProbedRoutes:
     def _path_links(
         self, nic: str, peer: str, path: int, direction: int, dscp: int, table: RouteTable
     ) -> tuple[int, ...]:
-        """Return a path's link numbers in a direction, without the sender's first link; empty if unknown."""
+        """Return a path's link numbers in a direction, without the sender's first link; () if unknown."""
         # t1 and t3 are taken after the sender's own queue, so the first link is not in the delay
         forward = table.forward(nic, peer, path)[1:] if direction in (FORWARD, ROUND_TRIP) else ()
         reverse = table.reverse(nic, peer, path)[1:] if direction in (REVERSE, ROUND_TRIP) else ()

@@ -1,8 +1,8 @@
-"""Decides how many slots queue inference combines into one, so that it keeps up with its probes.
+"""Decides how many slots queue inference combines into one, so that inference keeps up with its probes.
 
 Longer slots cost less: the solver has fewer unknowns, and more time for each block. The number doubles from 1
-to 8 as the backlog grows, and halves again when shorter slots seem fast enough. If they were not, the next
-attempt waits twice as long.
+to 8 as the backlog grows, and halves again when shorter slots seem fast enough. If shorter slots prove too
+slow, the next attempt waits twice as long.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BUSY_NS: Final = 500 * NS_PER_MS
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How many slots are combined into one, and the state for the next decision. Times are ends of blocks."""
+    """The number of slots combined into one, and the state for the next decision. Times are block ends."""
 
     slots: int = 1
     busy: float = 0.0
@@ -50,7 +50,7 @@ class Fold:
 def next_fold(fold: Fold, end_ns: int, block_ns: int, backlog_ns: int, spent_ns: int) -> Fold:
     """Return the fold after a block that ended at `end_ns` and took `spent_ns`.
 
-    `backlog_ns`: how much later the next block is solved than it could have been.
+    `backlog_ns`: time between the earliest possible and the actual solution of the next block.
     """
     gain = min(1.0, block_ns / BUSY_NS)
     busy = fold.busy + gain * (spent_ns / block_ns - fold.busy)
@@ -69,7 +69,7 @@ def next_fold(fold: Fold, end_ns: int, block_ns: int, backlog_ns: int, spent_ns:
 
 
 def _coarser(fold: Fold, slots: int, end_ns: int, busy: float) -> Fold:
-    """Return a fold of more slots; if fewer have just failed, the next attempt with fewer waits longer."""
+    """Return a fold of more slots; if a smaller fold just failed, the next attempt at one waits longer."""
     failed = fold.finer_at_ns is not None and end_ns - fold.finer_at_ns <= PROVEN_NS
     calm_ns = min(2 * fold.calm_ns, MAX_CALM_NS) if failed else fold.calm_ns
     return Fold(slots, busy, None, None, calm_ns)

@@ -1,7 +1,7 @@
 """The queue inference stage: `LinkQueues` many times a second from path queueing, routes and flow rates.
 
-It has one writer per shard. A new owner starts with new messages. If the machine is too slow, slots become
-longer. Old blocks and messages are skipped, because old queues are useless.
+The stage has one writer per shard. A new owner starts with new messages. If the machine is too slow, slots
+become longer. Old blocks and messages are skipped, because old queues are useless.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Shard:
 
 
 def slots_text(shard: str, slot_ns: int, slots: int) -> str:
-    """Return a text on how much longer than usual a shard's slots are; '' if they are not."""
+    """Return a text on how much longer than usual a shard's slots are; '' if they have the usual length."""
     if slots == 1:
         return ""
     usual_us, now_us = slot_ns / 1e3, slot_ns * slots / 1e3
@@ -107,11 +107,11 @@ class QueuesOperator(Operator):
         return shard
 
     def due_ns(self) -> int:
-        """Return the log time at which complete blocks are solved, ns; `NEVER_NS` without such blocks."""
+        """Return the log time at which complete blocks are solved, ns; `NEVER_NS` if no block is complete."""
         return NEVER_NS if self._ready_ns is None else self._ready_ns + SETTLE_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
-        """Return the work that solves the complete blocks, if it is time."""
+        """Return the work that solves the complete blocks if they are due, else nothing."""
         if moment.log_ns < self.due_ns():
             return ()
         self._topology, self._speeds_bps = tables.topology, dict(tables.inventory.speeds_bps)
@@ -160,12 +160,12 @@ class QueuesOperator(Operator):
         self._blocks.clear()
 
     def level(self) -> str:
-        """Return 'shard=slots ...': how many slots each shard combines, without those that combine none."""
+        """Return 'shard=slots ...': the number of slots combined, for each shard that combines slots."""
         slots = ((name, shard.queues.next_fold) for name, shard in sorted(self._shards.items()))
         return " ".join(f"{name}={fold}" for name, fold in slots if fold != 1)
 
     def set_level(self, level: str) -> None:
-        """Combine as many slots as the run that is replayed; `level`: as `level` returns it."""
+        """Combine the same number of slots as the replayed run; `level`: a string that `level` returned."""
         folds = dict(pair.rsplit("=", 1) for pair in level.split())
         for name, shard in self._shards.items():
             shard.queues.next_fold = int(folds.get(name, 1))
@@ -185,7 +185,7 @@ class QueuesOperator(Operator):
 
 
 class QueuesStage(Stage):
-    """Queue inference, one writer per shard."""
+    """The stage that infers queues, one writer per shard."""
 
     name = "queues"
     owner = PATH_QUEUEING
@@ -194,5 +194,5 @@ class QueuesStage(Stage):
     tables = (INVENTORY, PATHS, FLOWS, CLOCK_OFFSETS)
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> QueuesOperator:
-        """Return the operator of a partition."""
+        """Return the queue-inference operator of a partition."""
         return QueuesOperator(owner)

@@ -39,8 +39,8 @@ def busy_shares(
     """Return [links] the share of time in which each link is busy, and [links] the standard errors.
 
     Route i has links `hop_link[hop_start[i]:hop_start[i + 1]]`. Its `singles` probes did not follow directly
-    behind another probe; `idle` of them met no queue.
-    Links without a probe get 0 and an infinite error. `begin`: [links] shares to start from.
+    behind another probe; `idle` of the single probes met no queue. Links without a probe get 0 and an
+    infinite error. `begin`: [links] shares to start from.
     """
     # Probes with exponential gaps see time averages (Wolff, 1982): one finds link l busy with probability
     # rho_l, so all of a route idle with P_i = prod(1 - rho_l), if links are independent. The link that
@@ -62,7 +62,7 @@ def busy_shares(
 
 
 def end_nodes(names: Sequence[str]) -> tuple[Int64s, Int64s]:
-    """Return [links] the number of the node at which each link begins, and [links] that at which it ends."""
+    """Return [links] the number of the node at which each link begins, and [links] of the node at its end."""
     nodes: dict[str, int] = {}
     ends = [name.partition(">") for name in names]
     begin = np.array([nodes.setdefault(end_parts(a).node, len(nodes)) for a, _, _ in ends], np.int64)
@@ -73,10 +73,10 @@ def end_nodes(names: Sequence[str]) -> tuple[Int64s, Int64s]:
 def exchange_errors(
     lengths: Int64s, flat: Int64s, nodes: tuple[Int64s, Int64s], shares: Float64s
 ) -> Float64s:
-    """Return [links] the error of each share due to exchange between links into and out of a switch.
+    """Return [links] the error of each share, because links into and out of a switch are hard to distinguish.
 
-    Probes cannot tell whether the links into a switch are busy or those out of it. `flat`: links of all
-    routes in sequence; `lengths`: [routes] how many each has; `nodes`: `end_nodes` of the links.
+    Probes do not show whether the links into a switch are busy or the links out of it. `flat`: links of all
+    routes in sequence; `lengths`: [routes] number of links; `nodes`: `end_nodes` of the links.
     """
     # Where every route into a switch goes on, and every route out of it has come in, a route has one link
     # of each kind. With u = -log(1 - rho), a route's P is exp(-sum u). So u may move from all links in to
@@ -106,14 +106,14 @@ def exchange_errors(
 
 @dataclass(slots=True)
 class _Busy:
-    """Numbers of single and of idle probes of each route in one second."""
+    """Numbers of single probes, and of idle ones among them, by route, in one second."""
 
     second: int
     singles: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     idle: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def grow(self, routes: int) -> None:
-        """Grow the columns to `routes` routes."""
+        """Extend the columns to `routes` routes."""
         more = routes - len(self.singles)
         if more > 0:
             self.singles = np.concatenate([self.singles, np.zeros(more, np.int64)])
@@ -132,7 +132,7 @@ class IdleProbes:
         self._seconds.clear()
 
     def restart(self) -> None:
-        """Do not start the next estimate from the last result, because routes have changed."""
+        """Discard the last result as the start of the next estimate, because routes have changed."""
         self._share = None
 
     def add(
@@ -144,7 +144,7 @@ class IdleProbes:
         idle: Int64s,
         direction: Int64s,
     ) -> None:
-        """Add the probe counts of some rows in a second; round trips are left out.
+        """Add the probe counts of record rows in one second; ignore round trips.
 
         `routes`: number of all routes. `route`: route of each row, -1 if unknown.
         """
@@ -157,7 +157,7 @@ class IdleProbes:
         add_idle(route, direction, singles, idle, ROUND_TRIP, busy.singles, busy.idle)
 
     def shares(self, lengths: Int64s, flat: Int64s, links: int) -> tuple[Float64s, Float64s]:
-        """Return `busy_shares` of the links. `flat`: links of all routes; `lengths`: links per route."""
+        """Return the `busy_shares` of the links. `flat`: links of all routes; `lengths`: links per route."""
         singles, idle = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
         for busy in self._seconds:
             singles[: len(busy.singles)] += busy.singles

@@ -73,7 +73,7 @@ def _check_values(record: PathQueueing, rows: int, cells: int) -> None:
 def _check_cells(
     record: PathQueueing, count: int, slot: int, at_ns: int, mean_ns: float, marks_fit: bool
 ) -> None:
-    """Raise BadRecord unless the cells' least count and largest slot, time and delay are plausible."""
+    """Raise BadRecord unless the cells' lowest count and highest slot, time and delay are plausible."""
     if count < 1:
         raise _bad("count", count, "at least 1")
     if not marks_fit:

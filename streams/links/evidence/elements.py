@@ -1,7 +1,7 @@
 """Table of the links and NICs of one shard: one array column per property.
 
-An element is a directed link or a NIC. Its index never changes. Columns hold one entry per element: the
-newest answer over it, whether it is known to be dead, and when its agent was in trouble.
+An element is a directed link or a NIC. Its index never changes. Columns hold one entry per element, such as
+the time of the newest answer over it, whether it is known to be dead, and when its agent was short of CPU.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ElementTable:
         self.last_answer_ns[NOTHING] = NEVER_NS
 
     def element(self, name: str, now_ns: int, *, nic: bool = False) -> int:
-        """Return the element of a link or NIC; make it if it is new."""
+        """Return the index of a link or NIC; add the element if it is new."""
         element = self.index.get(name)
         if element is not None:
             return element
@@ -138,7 +138,7 @@ class ElementTable:
         self.own_links.setdefault(nic, {})[link] = None
 
     def among(self, elements: Sequence[int] | NDArray[Any]) -> Bools:
-        """Return [E] whether each element of the table is one of `elements`."""
+        """Return a mask [E] that is True at each element in `elements`."""
         is_among = np.zeros(len(self.last_answer_ns), np.bool_)
         is_among[elements] = True
         return is_among

@@ -1,7 +1,7 @@
-"""The time of a shard's evidence: log time without the time that passed at none of its hosts.
+"""The time of a shard's evidence: log time minus the time during which all its hosts stood still.
 
 A simulated fleet may run slower than the log's clock, and the log may stall while all agents wait. Neither
-silences a NIC. So the time of evidence falls behind log time as far as the evidence of most NICs does, and
+silences a NIC. So evidence time falls as far behind log time as the evidence of most NICs does, and
 detectors measure silence, pauses and loss rates in the hosts' own time.
 """
 
@@ -22,7 +22,7 @@ MAX_LOST_NS: Final = 60 * NS_PER_S
 
 
 class EvidenceTime:
-    """Converts log time to the time of the evidence, which steps back if it ran ahead of the hosts."""
+    """Converts log time to evidence time, which steps back if it ran ahead of the hosts' clocks."""
 
     def __init__(self) -> None:
         self.lost_ns = 0
@@ -31,16 +31,16 @@ class EvidenceTime:
         """Log time and lag of the events of the window."""
 
     def of(self, log_ns: int) -> int:
-        """Return the time of the evidence at a log time."""
+        """Return the evidence time, ns, at a log time."""
         return log_ns - self.lost_ns
 
     def may_follow(self, moved_ns: int) -> bool:
-        """Return whether fabric time moved against this time, and not because the hosts' time is behind."""
+        """Return whether to adopt a move of fabric time by `moved_ns`; not if hosts are only behind."""
         is_in_time = not self.lost_ns and moved_ns >= -LATE_NS
         return is_in_time or abs(moved_ns + self.lost_ns) > MAX_LOST_NS
 
     def note(self, log_ns: int, event_ns: int) -> None:
-        """Note an event that was appended at `log_ns`, and its own time by its NIC's clock model."""
+        """Note an event: its append time `log_ns`, and `event_ns`, its time by its NIC's clock model."""
         self._lags.append((log_ns, log_ns - event_ns))
         while self._lags[0][0] < log_ns - WINDOW_NS:
             self._lags.popleft()

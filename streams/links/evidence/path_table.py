@@ -1,7 +1,7 @@
 """Probed paths of one shard, their routes and their losses, as array columns.
 
 A path is a pair of prober and peer with an entropy value. Its row holds the elements that it crosses: prober,
-peer, then the links of both directions. Rows of forgotten paths are used again.
+peer, then the links of both directions. The rows of forgotten paths are reused.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ class Routes(Protocol):
         """A number that grows with every change of a route."""
 
     def changed(self, since: int) -> Collection[tuple[str, str]] | None:
-        """Return the directed NIC pairs whose routes changed after version `since`; None if it is too old."""
+        """Return the directed NIC pairs rerouted after version `since`; None if `since` is too old."""
 
     def forward(self, nic: str, peer: str, path: int) -> Links:
-        """Return the links that a path's requests cross; empty if not known from end to end."""
+        """Return the links that a path's requests cross; empty if the route is not known from end to end."""
 
     def reverse(self, nic: str, peer: str, path: int) -> Links:
-        """Return the links that a path's answers cross; empty if not known from end to end."""
+        """Return the links that a path's answers cross; empty if the route is not known from end to end."""
 
     def known(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
-        """Return the known links of a path's requests, and those of its answers; both may have gaps."""
+        """Return the known links of a path's requests, and of its answers; both lists may have gaps."""
 
 
 class NicState:
-    """State of one reporting NIC."""
+    """The reports, clock offset and paths of one NIC that sends probe results."""
 
     __slots__ = (
         "counts_from_ns",
@@ -93,7 +93,7 @@ class NicState:
 
 @dataclass(slots=True)
 class Departures:
-    """Paths that no longer cross a link, and the times of the first and the newest such change."""
+    """Paths that no longer cross a link, and when the first and the newest of them left it."""
 
     since_ns: int
     paths: set[int] = field(default_factory=set)
@@ -101,7 +101,7 @@ class Departures:
 
 
 class PathTable(ElementTable):
-    """Properties of all paths, one array [P] each, added to those of the elements [E]."""
+    """Properties of all paths, one array [P] each, in addition to the arrays [E] of the elements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class PathTable(ElementTable):
         return np.flatnonzero((self.rows[: self.paths] == element).any(axis=1))
 
     def in_use(self, since_ns: int) -> Bools:
-        """Return [E] whether any path with an event after `since_ns` crosses an element, or may cross it."""
+        """Return a mask [E] of elements that paths with an event after `since_ns` cross or may cross."""
         recent = self.path_event_ns[: self.paths] > since_ns
         is_in_use = np.zeros(len(self.last_answer_ns), np.bool_)
         is_in_use[self.rows[: self.paths][recent]] = True
@@ -159,9 +159,9 @@ class PathTable(ElementTable):
         return is_in_use
 
     def possible_elements(self, at: NDArray[np.intp]) -> Int32s:
-        """Return [len(at), ...] the elements that paths may cross: if routes have gaps, former links as well.
+        """Return [len(at), ...] the elements that paths may cross; if routes have gaps, former links as well.
 
-        A trace ends at a link that is down, so that link may be missing from routes that cross it.
+        A trace ends at a link that is down, so the link may be missing from routes that cross it.
         """
         rows: Int32s = self.rows[at]
         return np.hstack((rows, self.former[at])) if self.incomplete[at].any() else rows
@@ -174,8 +174,8 @@ class PathTable(ElementTable):
     def losses_within(self, at: NDArray[np.intp], after_ns: Int64s, upto_ns: Int64s) -> Int64s:
         """Return how many losses of each path's current streak were sent within (after_ns, upto_ns].
 
-        Losses between the first and the last of a streak are assumed to be evenly spaced. The limits have
-        shape [len(at)], or one that broadcasts against [len(at), 1].
+        Losses between the first and the last of a streak are assumed to be evenly spaced. Both limits have
+        shape [len(at)], or a shape that broadcasts against [len(at), 1].
         """
         first, last, n = self.first_lost_ns[at], self.last_lost_ns[at], self.loss_streak[at]
         if after_ns.ndim == 2:
@@ -188,7 +188,7 @@ class PathTable(ElementTable):
         return losses
 
     def short_streaks(self, since_ns: int) -> Bools:
-        """Return [P] whether a path has a short, unexplained streak that began after `since_ns`."""
+        """Return a mask [P] of the paths with a short, unexplained loss streak begun after `since_ns`."""
         n = self.paths
         rows = self.possible_elements(np.arange(n))
         short = (self.unsettled[:n] > 0) & (self.loss_streak[:n] <= FEW_IN_STREAK)
@@ -201,7 +201,7 @@ class PathTable(ElementTable):
     # --------------------------------------------------------------------------------------- rows
 
     def _path(self, nic: NicState, me: int, key: tuple[str, int], now_ns: int, routes: Routes) -> int:
-        """Return the row of a path; add the row and read the route if needed."""
+        """Return the row of a path; add the row and read the path's route if needed."""
         at = nic.paths.get(key)
         if at is None:
             at = nic.paths[key] = self._free.pop() if self._free else self._new_row()
@@ -234,7 +234,7 @@ class PathTable(ElementTable):
         return self.dscps.index(dscp)
 
     def forget_paths(self, before_ns: int) -> None:
-        """Forget the paths without an event since `before_ns`: probes of a flow's path end with the flow."""
+        """Forget paths without an event since `before_ns`: probing of a flow's path ends with the flow."""
         old = (self.path_event_ns[: self.paths] < before_ns) & (self.rows[: self.paths, 0] != NOTHING)
         if not old.any():
             return
@@ -252,7 +252,7 @@ class PathTable(ElementTable):
     # --------------------------------------------------------------------------------------- routes
 
     def _follow(self, now_ns: int, routes: Routes) -> None:
-        """Read changed routes at once, without waiting for the next report of a path."""
+        """Read the routes that changed, before the next report about their paths."""
         if routes.version == self._followed:
             return
         pairs = routes.changed(self._followed)
@@ -311,8 +311,8 @@ class PathTable(ElementTable):
     def _has_port_of(self, new: int, old: int) -> bool:
         """Return whether the link `new` uses a port that the link `old` used until now.
 
-        Links in use at the same time share no port, even if their ends have the same name: switches that do
-        not report their ports give several links one name.
+        Links in use at the same time share no port, even if their ends have the same name: if switches do not
+        report their ports, several links have one name.
         """
         (near, _, far), (a, _, b) = self.names[new].partition(">"), self.names[old].partition(">")
         if (near == a) == (far == b):

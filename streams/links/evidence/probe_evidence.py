@@ -72,7 +72,7 @@ class Evidence(PathTable):
     """Probe results by path [P] and element [E], taken from events.
 
     Times are evidence time, ns (evidence_time.py). An event's time is read from its NIC's clock and
-    converted. So a delayed message does not make old answers look recent.
+    converted, so a delayed message does not make old answers seem recent.
     """
 
     def __init__(self) -> None:
@@ -127,22 +127,22 @@ class Evidence(PathTable):
         return now_ns
 
     def note_time(self, event: LinkEvent, log_ns: int) -> int:
-        """Note the delay of an event that was appended at `log_ns`; return that time as evidence time."""
+        """Note the delay of an event that was appended at `log_ns`; return `log_ns` as evidence time."""
         at_ns = self._by_model(event["nic"], event["clock_ns"])
         if at_ns is not None:
             self.time.note(log_ns, at_ns)
         return self.time.of(log_ns)
 
     def _by_model(self, name: str, clock_ns: int) -> int | None:
-        """Return a clock's reading as evidence time; None if the NIC has no clock model."""
+        """Return a NIC's clock reading as evidence time, ns; None if the NIC has no clock model."""
         model = self.clock_models.get(name)
         return None if model is None else clock_ns + model.correction_ns(clock_ns) - self.log_offset_ns
 
     def silent_agents(self, now_ns: int) -> Bools:
-        """Return [E] whether an element is a NIC whose agent is silent while its host answers.
+        """Return a mask [E] of the NICs whose agent is silent while their host answers.
 
-        An agent that still reports `REPORTS_AFTER_NS` after its NIC's last answer is not silent: its port is
-        at fault.
+        If an agent still reports `REPORTS_AFTER_NS` after its NIC's last answer, the NIC's port is at fault,
+        and the agent does not count as silent.
         """
         answer_ns = self.last_answer_ns
         alive_ns = np.maximum(answer_ns, self.cpu_starved_ns)
@@ -170,7 +170,7 @@ class Evidence(PathTable):
         self._cpu_starved_next[me] = True
 
     def _time_of(self, nic: NicState, name: str, clock_ns: int, append_ns: int) -> int:
-        """Convert an event's time to the log's clock, and note it if the conversion jumped."""
+        """Convert an event's time to the log's clock, and note whether the conversion jumped."""
         at_ns = self._converted(nic, name, clock_ns, append_ns)
         offset_ns = at_ns - clock_ns
         if nic.offset_ns is not None and offset_ns - nic.offset_ns > TIME_JUMP_NS:
@@ -179,7 +179,7 @@ class Evidence(PathTable):
         return at_ns
 
     def _converted(self, nic: NicState, name: str, clock_ns: int, append_ns: int) -> int:
-        """Convert an event's time by its NIC's clock model, else by the recent minimum lag to the log."""
+        """Convert an event's time by its NIC's clock model, or else by the recent minimum lag to the log."""
         at_ns = self._by_model(name, clock_ns)
         if at_ns is not None and abs(append_ns - at_ns) < LAG_JUMP_NS:
             nic.now_ns = max(nic.now_ns, at_ns)
@@ -230,14 +230,14 @@ class Evidence(PathTable):
     # A report holds each path with a result since the last report, so a path without one sent no probe since
     # its own last report. Over that time, not over the interval of one report, its results are its rate.
     def _note_rates(self, at: NDArray[np.intp], results: Int64s, interval_ns: int, now_ns: int) -> None:
-        """Smooth paths' request rates. `results`: [len(at)] losses and answers since a path's last report."""
+        """Smooth paths' request rates. `results`: [len(at)] losses and answers since the last report."""
         before_ns, before_hz = self.path_event_ns[at], self.rate_hz[at]
         since_ns = np.maximum(np.where(before_ns > 0, now_ns - before_ns, interval_ns), NS_PER_MS)
         weight = np.where(before_hz > 0, -np.expm1(-since_ns / RATE_DECAY_NS), 1.0)
         self.rate_hz[at] = before_hz + weight * (results * NS_PER_S / since_ns - before_hz)
 
     def _note_answers(self, at: NDArray[np.intp], arrived: Int64s) -> None:
-        """Note answers on all elements of their paths. `arrived`: time of each path's answer, or 0."""
+        """Note answers on all elements of their paths. `arrived`: time of each path's answer, 0 if none."""
         answers = arrived > 0
         if not answers.any():
             return
@@ -262,7 +262,7 @@ class Evidence(PathTable):
         self._delayed_at_ns = max(self._delayed_at_ns, now_ns)
 
     def _note_losses(self, at: NDArray[np.intp]) -> None:
-        """Note the new losses of paths on each element that they cross, and whether they end a pause."""
+        """Note the new losses of paths on each element crossed, and whether the losses end a pause."""
         if not len(at):
             return
         rows = self.rows[at]
@@ -284,7 +284,7 @@ class Evidence(PathTable):
         counted: Bools,
         exempt: bool,
     ) -> None:
-        """Count losses in the window once a later answer shows that they belong to a loss rate.
+        """Count losses once a later answer shows that they belong to a loss rate, not to an outage.
 
         `began`: [len(at)] start of each path's streak; `classes`: see `_class_reports`; `counted`: [len(at)]
         whether the results of a path count.
@@ -317,7 +317,7 @@ class Evidence(PathTable):
             self.class_unsettled[at] = pending * np.minimum(share, 1)[:, None]
 
     def _class_reports(self, paths: list[PathEvidence]) -> Int64s | None:
-        """Return [3, len(paths), C] losses, answers and spurious losses by class; None without classes."""
+        """Return [3, len(paths), C] losses, answers, spurious losses by class; None without classes."""
         rows = [(at, self._class(c["dscp"]), c) for at, report in enumerate(paths) for c in report["classes"]]
         if not rows:
             return None
@@ -330,14 +330,14 @@ class Evidence(PathTable):
     def _count_classes(
         self, at: NDArray[np.intp], classes: Int64s, settled: Int64s, counted: Bools, bucket: int
     ) -> None:
-        """Divide each path's settled losses [len(at)] among its classes, by their unsettled losses."""
+        """Divide each path's settled losses [len(at)] among its classes, in proportion to unsettled ones."""
         pending = self.class_unsettled[at] + classes[0]
         share = np.minimum(settled / np.maximum(pending.sum(axis=1), 1), 1)
         self.class_lost[at, :, bucket] += pending * share[:, None] - classes[2] * counted[:, None]
         self.class_answered[at, :, bucket] += classes[1] * counted[:, None]
 
     def delayed_answers(self, now_ns: int) -> float:
-        """Return how many answers the network recently delayed beyond the loss time-out, at all NICs.
+        """Return how many recent answers, at all NICs, came later than the loss time-out.
 
         Each answer's weight decays to 1/e in `DELAYED_KEPT_NS`.
         """
@@ -381,7 +381,7 @@ class Evidence(PathTable):
     def counts(self, now_ns: int, parts: int = WINDOW_PARTS) -> tuple[Int64s, Int64s]:
         """Return [P] settled losses, and [P] answers, in the newest `parts` of the window.
 
-        Leave out parts in which one end of the path was short of CPU.
+        Leave out the parts in which the host at either end of the path was short of CPU.
         """
         used = self._used_parts(now_ns, parts)
         lost: Int64s = np.maximum((self.lost[: self.paths] * used).sum(axis=1), 0)
@@ -391,21 +391,21 @@ class Evidence(PathTable):
         return lost, answered
 
     def class_counts(self, now_ns: int, parts: int) -> tuple[Float64s, Float64s]:
-        """Return [P, C] settled losses, and [P, C] answers, by class, in the same parts as `counts`."""
+        """Return [P, C] settled losses, and answers, by traffic class, in the parts that `counts` uses."""
         used = self._used_parts(now_ns, parts)[:, None]
         lost: Float64s = np.maximum((self.class_lost[: self.paths] * used).sum(axis=2), 0)
         answered: Float64s = (self.class_answered[: self.paths] * used).sum(axis=2)
         return lost, answered
 
     def _used_parts(self, now_ns: int, parts: int) -> Bools:
-        """Return [P, WINDOW_PARTS] whether a part is among the newest and both ends had enough CPU."""
+        """Return a mask [P, WINDOW_PARTS] of the newest `parts` in which both ends had enough CPU."""
         newest = self._roll(now_ns)
         short_of_cpu: Bools = self.cpu_starved[self.rows[: self.paths, :2]]
         used: Bools = ~short_of_cpu.any(axis=1) & _newest_parts(newest, parts)
         return used
 
     def totals_over(self, element: int, parts: int) -> tuple[int, int]:
-        """Return settled losses and answers of all paths over an element, in the newest `parts`."""
+        """Return the settled losses and the answers of all paths over an element, in the newest `parts`."""
         used = _newest_parts(self._bucket % WINDOW_PARTS, parts)
         paths = self.paths_over(element)
         return int(self.lost[paths][:, used].sum()), int(self.answered[paths][:, used].sum())
@@ -419,7 +419,7 @@ class Evidence(PathTable):
 
 
 def _columns(paths: list[PathEvidence]) -> _PathReports:
-    """Return the reports of an event's paths as columns."""
+    """Return the path reports of an event as columns, one entry per path."""
     table = [
         (
             report["lost"],
@@ -439,6 +439,6 @@ def _columns(paths: list[PathEvidence]) -> _PathReports:
 
 
 def _newest_parts(newest: int, parts: int) -> Bools:
-    """Return [WINDOW_PARTS] whether a part is one of the last `parts` up to `newest`."""
+    """Return a mask [WINDOW_PARTS] of the last `parts` parts of the ring up to `newest`."""
     is_newest: Bools = (newest - np.arange(WINDOW_PARTS)) % WINDOW_PARTS < parts
     return is_newest

@@ -1,1 +1,1 @@
-"""The states of links, NICs and hosts, from the evidence to the records."""
+"""The states of links, NICs and hosts: from probe evidence to `LinkHealth` records."""

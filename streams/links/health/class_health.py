@@ -1,4 +1,4 @@
-"""State of a shard whose network changes the DSCP of probes: which one, on how many routes, and where."""
+"""Publishes the DSCPs that a shard's network changes: on how many routes, and where."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_CANDIDATES: Final = 64
 
 
 def check_dscp_changes(table: SubjectTable, changes: DscpChanges, routes: Routes, now_ns: int) -> None:
-    """Publish which DSCPs the network changes and where, or that it no longer changes any."""
+    """Publish the DSCPs that the network changes and where, or that it changes none any more."""
     name = f"classes@{table.shard}"
     if changes.is_empty and name not in table.by_name:
         return

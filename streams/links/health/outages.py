@@ -1,4 +1,4 @@
-"""Counts short outages of lossy links: routing bypasses the link, or few probes cross it."""
+"""Counts short outages of lossy links, during which routing bypasses the link or few probes cross it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Revival of DOWN subjects: answers over a dead element end its outage once they persist."""
+"""Revival of DOWN subjects: answers over a dead element end the outage once the answers persist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streams.links.rules import GUARD_NS, LOSS_MARGIN, RECENT_NS, RETRACT_NS, SU
 def revive_subjects(
     table: SubjectTable, is_member: Callable[[str], bool], suspects: NDArray[np.intp], now_ns: int
 ) -> list[Subject]:
-    """End the outages that are over; return the subjects that have answers but do not count as up yet."""
+    """End the outages that are over; return the subjects that answer but are not yet up for long enough."""
     _end_suppression(table, now_ns)
     for s in [s for s in table.by_name.values() if s.dead]:
         if s.kind == HealthKind.HOST:
@@ -63,7 +63,7 @@ def _revive(table: SubjectTable, s: Subject, suspects: NDArray[np.intp], now_ns:
 def _alive_since_ns(
     table: SubjectTable, s: Subject, element: int, suspects: NDArray[np.intp], now_ns: int
 ) -> int | None:
-    """Return the time since which an element lives, ns; None if it is dead or has not lived long enough."""
+    """Return the time, ns, since which an element is alive; None if it is dead or alive too briefly."""
     answer_ns = int(table.evidence.last_answer_ns[element])
     if answer_ns <= s.dead[element] or table.is_settled(s):
         return None

@@ -1,4 +1,4 @@
-"""Link health of one shard: which links, NICs and hosts are UP, GREY, FLAPPING or DOWN.
+"""Link health of one shard: the state of each link, NIC and host: UP, GREY, FLAPPING or DOWN.
 
 `ShardHealth` ingests `LinkEvent` records in log order and returns `LinkHealth` records by subject. A host's
 own carrier report takes precedence. Otherwise the localisers (localise/) find the fewest faults that explain
@@ -104,7 +104,7 @@ class ShardHealth:
 
     @property
     def thresholds(self) -> Thresholds:
-        """The live thresholds."""
+        """The live thresholds of the link-health detectors."""
         return self._table.thresholds
 
     @thresholds.setter
@@ -113,7 +113,7 @@ class ShardHealth:
 
     @property
     def log_offset_ns(self) -> int:
-        """Fabric time minus the time of the evidence; it stays while the hosts' time is behind the log's."""
+        """Fabric time minus evidence time, ns; constant while the hosts' time is behind the log's."""
         return self._table.log_offset_ns
 
     @log_offset_ns.setter
@@ -125,12 +125,12 @@ class ShardHealth:
 
     @property
     def subjects(self) -> dict[str, Subject]:
-        """All subjects by name."""
+        """All subjects (cables, NICs, hosts, states of the shard) by name."""
         return self._table.by_name
 
     @property
     def now_ns(self) -> int:
-        """Time of the newest evidence or evaluation, in evidence time as all times within."""
+        """Evidence time of the newest event or evaluation, ns."""
         return self._table.now_ns
 
     # --------------------------------------------------------------------------------------- interface
@@ -186,7 +186,7 @@ class ShardHealth:
         return table.take_changes()
 
     def _step_back(self, to_ns: int) -> None:
-        """Let nothing wait for the time at which the last evaluations ran: it was ahead of the hosts'."""
+        """Move the last evaluation back to `to_ns`: evidence time had run ahead of the hosts."""
         self._table.now_ns = self._evaluated_ns = to_ns
         self._lossy_ns, self._bypass_ns = min(self._lossy_ns, to_ns), min(self._bypass_ns, to_ns)
         self._slow_ns, self._hidden_ns = min(self._slow_ns, to_ns), min(self._hidden_ns, to_ns)
@@ -197,7 +197,7 @@ class ShardHealth:
         return self._table.take_changes()
 
     def _advance(self, to_ns: int) -> None:
-        """Evaluate at each due time up to `to_ns`, so that results do not depend on the calls."""
+        """Evaluate at each due time up to `to_ns`, so that results do not depend on the calling times."""
         if not self._evaluated_ns:
             return
         while (due_ns := max(self.due_ns, self._evaluated_ns + EVALUATION_GAP_NS)) <= to_ns:
@@ -245,7 +245,7 @@ class ShardHealth:
             self._run_slow_tasks(now_ns)
 
     def _localise_dead(self, suspects: NDArray[np.intp], now_ns: int) -> None:
-        """Find dead switches, then links, then NICs. Each step uses the paths that are still unexplained."""
+        """Find dead switches, then links, then NICs, each from the paths that are still unexplained."""
         table, evidence, thresholds = self._table, self.evidence, self.thresholds
         for fault in localise_switches(evidence, thresholds, suspects, now_ns):
             table.apply(fault, now_ns)
@@ -268,7 +268,7 @@ class ShardHealth:
     # --------------------------------------------------------------------------------------- hidden links
 
     def _find_unexplained(self, suspects: NDArray[np.intp], now_ns: int) -> None:
-        """Publish that no known link explains some losses, or that this is over."""
+        """Publish that no known link explains some losses, or that no such losses remain."""
         name = f"losses@{self.shard}"
         if self._routes is None or not (len(suspects) or name in self.subjects):
             return
@@ -280,7 +280,7 @@ class ShardHealth:
             self._table.end(name, "a known link explains all losses again, or there are none", now_ns)
 
     def _find_blindness(self, now_ns: int) -> None:
-        """Publish that the routes of many paths are unknown, or that they are known again."""
+        """Publish that the routes of many paths are unknown, or that the routes are known again."""
         name = f"traces@{self.shard}"
         blind, paths = blind_share(self.evidence, now_ns)
         if now_ns - self.evidence.first_event_ns < BLIND_AFTER_NS or paths < BLIND_PATHS:
@@ -332,7 +332,7 @@ class ShardHealth:
     # --------------------------------------------------------------------------------------- partial loss
 
     def _localise_lossy(self, now_ns: int) -> None:
-        """Find elements that lose a share of the packets; end the states of those that no longer do."""
+        """Find elements that lose a share of the packets; end GREY for elements that no longer do."""
         evidence = self.evidence
         greys = [s for s in self.subjects.values() if s.grey]
         if not evidence.any_lost and not greys and not len(evidence.unsettled_paths(now_ns)):
@@ -351,7 +351,7 @@ class ShardHealth:
             self._check_grey(s, faults, now_ns)
 
     def _check_grey(self, s: Subject, faults: LossyFaults, now_ns: int) -> None:
-        """End the loss of each element of a subject that probes show to be below half of the threshold."""
+        """End GREY of each element of a subject that probes show to lose less than half the threshold."""
         min_share = self.thresholds["grey_loss_percent"] / 200
         for element in list(s.grey):
             lossy = faults.by_element.get(element)
@@ -361,7 +361,7 @@ class ShardHealth:
                 self._end_grey(s, element, now_ns)
 
     def _end_grey(self, s: Subject, element: int, now_ns: int) -> None:
-        """End the loss of an element if it has been low for `grey_clear_s`."""
+        """End the GREY state of an element if its loss rate has been low for `grey_clear_s`."""
         fine_ns = s.grey_fine_ns.setdefault(element, now_ns)
         is_over = now_ns - fine_ns >= self.thresholds.ns("grey_clear_s")
         if is_over and not self._table.is_settled(s):
@@ -371,7 +371,7 @@ class ShardHealth:
     # --------------------------------------------------------------------------------------- slow tasks
 
     def _run_slow_tasks(self, now_ns: int) -> None:
-        """Age flaps, republish subjects that are not UP, and forget those that stay DOWN for long."""
+        """Age flaps, republish subjects that are not UP, and forget subjects that stay DOWN for long."""
         self.evidence.forget_paths(now_ns - PATH_KEPT_NS)
         for s in list(self.subjects.values()):
             if self._table.is_settled(s):

@@ -1,4 +1,4 @@
-"""Publishes which links drop large packets, or where the cause may be if no known link explains it."""
+"""Publishes the links that drop large packets, or possible causes if no known link explains the drops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streams.links.localise.unnamed_sizes import find_unnamed_limit, unnamed_lim
 def check_size_limits(
     table: SubjectTable, sizes: PathSizes, routes: Routes, topology: Topology, now_ns: int
 ) -> None:
-    """Publish links that drop large packets or no longer do, and limits that no known link explains."""
+    """Publish links that begin or cease to drop large packets, and limits that no known link explains."""
     name = f"sizes@{table.shard}"
     limited = [s for s in table.by_name.values() if s.size_limits]
     if not (sizes.any_limited or limited or name in table.by_name):

@@ -1,7 +1,7 @@
 """Life cycle of link-health subjects: UP, GREY, FLAPPING, DOWN, and the records to publish.
 
-A subject is a cable, a NIC, a host, or a state of the whole shard. The table applies faults and revivals,
-changes states, counts flaps, and makes `LinkHealth` records. A subject's last record restores it.
+A subject is a cable, a NIC, a host, or a problem of the whole shard. The table applies faults and revivals,
+changes states, counts flaps, and makes `LinkHealth` records. A subject is restored from its last record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Change = tuple[str, LinkHealth | None]
 
 @dataclass(slots=True)
 class Subject:
-    """One cable, NIC, host or state of a shard. Times are evidence time, ns; flaps are fabric time, ns."""
+    """One cable, NIC, host or shard-wide problem. Times are evidence time, ns; flaps are fabric time, ns."""
 
     name: str
     kind: HealthKind
@@ -71,7 +71,7 @@ class Subject:
 
     @property
     def size_limit_bytes(self) -> int | None:
-        """The largest packet that passes now; None if packets of all sizes pass."""
+        """The size of the largest packet that passes now; None if packets of all sizes pass."""
         limits = self.size_limits.values() if self.state in (LinkState.GREY, LinkState.FLAPPING) else ()
         return min((limit.passed_bytes for limit in limits), default=self.shard_packet_bytes)
 
@@ -102,7 +102,7 @@ class SubjectTable:
         self._out: list[Change] = []
 
     def follow_offset(self, offset_ns: int) -> None:
-        """Set fabric time minus evidence time. A state keeps the fabric time at which it began."""
+        """Set fabric time minus evidence time. States in force keep the fabric time at which they began."""
         moved_ns, self.log_offset_ns = offset_ns - self.log_offset_ns, offset_ns
         if moved_ns:
             for s in self.by_name.values():
@@ -115,7 +115,7 @@ class SubjectTable:
         return out
 
     def get(self, name: str, kind: HealthKind) -> Subject:
-        """Return a subject; make it if it is new."""
+        """Return the subject of a name and kind; create the subject if it is new."""
         subject = self.by_name.get(name)
         if subject is None:
             subject = self.by_name[name] = Subject(name, kind)
@@ -238,7 +238,7 @@ class SubjectTable:
         self.publish(s, now_ns)
 
     def settle(self, s: Subject, now_ns: int, since_ns: int, detected_by: DetectedBy) -> None:
-        """Set a subject's state by its losses, size limits and flaps; if it is dead, only publish it."""
+        """Set a subject's state by its losses, size limits and flaps; only publish a dead subject."""
         if s.dead or s.carrier_down:
             self.publish(s, now_ns)
             return
@@ -334,7 +334,7 @@ class SubjectTable:
         self.publish(s, now_ns)
 
     def clock(self, at_ns: int) -> str:
-        """Return an evidence time as text: the time of day in fabric time."""
+        """Format an evidence time as the time of day in fabric time."""
         return clock_text(at_ns + self.log_offset_ns)
 
     def _change(self, s: Subject, state: LinkState, since_ns: int, now_ns: int) -> None:
@@ -349,7 +349,7 @@ class SubjectTable:
             s.flaps.popleft()
 
     def retire(self, s: Subject, cause: str, now_ns: int) -> None:
-        """Publish that a cable no longer exists, and forget it."""
+        """Publish that a cable no longer exists, and forget the cable."""
         for element in list(s.dead):
             self.clear(s, element)
         s.grey.clear()
@@ -361,7 +361,7 @@ class SubjectTable:
         self.forget(s)
 
     def forget(self, s: Subject) -> None:
-        """Forget a subject. Its dead elements stay dead, so probes that continue raise no new subject."""
+        """Forget a subject. Its elements stay marked as dead, so further losses raise no new subject."""
         del self.by_name[s.name]
         self._out.append((s.name, None))
 
@@ -425,7 +425,7 @@ class SubjectTable:
         return sorted(names[e] for e in s.dead if not self.evidence.is_nic[e])
 
     def _grey_links(self, s: Subject) -> list[str]:
-        """Return the lossy links of a subject, and the opposite ones that the same paths cross."""
+        """Return a cable's links with losses or a size limit, and those that the same paths cross."""
         evidence = self.evidence
         elements = {e for lossy in s.grey.values() for e in (lossy.element, *lossy.aliased)} | s.grey.keys()
         names = {evidence.names[e] for e in elements if not evidence.is_nic[e] and e != NOTHING}
@@ -436,7 +436,7 @@ class SubjectTable:
 
 
 def _count(evidence: Evidence, s: Subject, elements: Iterable[int], now_ns: int) -> None:
-    """Count the dead and living paths over a subject's elements, and their probers."""
+    """Count the dead paths, the living paths and the probers over a subject's elements."""
     n = evidence.paths
     here = np.isin(evidence.rows[:n], list(elements)).any(axis=1)
     here &= evidence.path_event_ns[:n] > now_ns - STALE_NS
@@ -447,7 +447,7 @@ def _count(evidence: Evidence, s: Subject, elements: Iterable[int], now_ns: int)
 
 
 def _is_news(lossy: Lossy, published: Lossy) -> bool:
-    """Return whether a loss rate, or its lossy traffic classes, differ from the published ones."""
+    """Return whether a loss rate, or its set of lossy traffic classes, differs from the published one."""
     if lossy.lossy_dscps != published.lossy_dscps:
         return True
     return not published.low <= lossy.rate <= published.high

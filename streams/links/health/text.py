@@ -19,13 +19,13 @@ def count_text(count: int, noun: str) -> str:
 
 
 def clock_text(at_ns: int) -> str:
-    """Return a fabric time as text: its time of day, to the millisecond."""
+    """Format a fabric time as the time of day, to the millisecond."""
     at = datetime.fromtimestamp(at_ns / 1e9, UTC)
     return f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
 
 
 def loss_text(loss: Lossy, since: str) -> str:
-    """Return a loss rate as text; if only some traffic classes are lossy, the rate of each class."""
+    """Format a loss rate; if only some traffic classes are lossy, the rate of each class."""
     lossy = sorted(
         (class_rate for class_rate in loss.classes if class_rate.is_lossy),
         key=lambda class_rate: -class_rate.rate,

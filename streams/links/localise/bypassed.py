@@ -1,12 +1,13 @@
 """Localise bypassed links: links inside the fabric that routing withdrew.
 
-If switches see a carrier go, they reroute at once, and no probe is lost that could show it. Instead, paths
-depart from the link until none crosses it.
+If switches see a carrier go down, they reroute at once, and no lost probe shows the fault. Instead, paths
+leave the link until none crosses it.
 
 Rerouting for other reasons leaves some paths on every link. If m paths are hashed again to n uplinks, a given
-uplink stays empty with probability (1 - 1/n)^m. The expected number of empty ones among c cables is c times
-that. Unless it is far below one, an empty cable means nothing. So a link counts as bypassed if too many paths
-left its cable for chance. It also counts if they left a switch inside the fabric whose cables are all empty.
+uplink stays empty with probability (1 - 1/n)^m. Among c cables, c times this number are expected to be empty.
+Unless the expected number is far below one, an empty cable means nothing. So a link counts as bypassed if too
+many paths left its cable for chance. It also counts if paths left a switch inside the fabric whose cables are
+all empty.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def localise_bypassed(evidence: Evidence, now_ns: int) -> list[Fault]:
 
 
 def _empty_links(evidence: Evidence, in_use: Bools, at_nics: set[int], now_ns: int) -> dict[int, set[int]]:
-    """Return the paths that left each link that no path uses now; forget old departures."""
+    """Return, by link that no path uses now, the paths that left it; forget old departures."""
     empty: dict[int, set[int]] = {}
     for link, departures in list(evidence.departures.items()):
         is_old = now_ns - departures.newest_ns > DEPARTED_KEPT_NS
@@ -82,7 +83,7 @@ def _fault(evidence: Evidence, link: int, paths: NDArray[np.intp]) -> Fault:
 
 
 def _departed(evidence: Evidence, departures: Departures, at_nics: set[int], since_ns: int) -> set[int]:
-    """Return the living paths that left a link and now cross only links that were known before.
+    """Return the living paths that left a link and now cross only links that were already known.
 
     A link first seen when paths left may be the same link under a name from a new topology file.
     """
@@ -96,7 +97,7 @@ def _departed(evidence: Evidence, departures: Departures, at_nics: set[int], sin
 
 
 class _Chance:
-    """Expected number of cables that chance alone would leave as empty as a given one."""
+    """Computes how many cables chance alone would leave as empty as the cable of a given link."""
 
     def __init__(
         self, evidence: Evidence, in_use: Bools, at_nics: set[int], empty: Mapping[int, set[int]]
@@ -110,7 +111,7 @@ class _Chance:
         self._cables = 1 + len(inner) // 2
 
     def of(self, link: int) -> float:
-        """Return the expected number for a link: the lower of those for its cable and its empty switches."""
+        """Return the expected number of cables that chance leaves as empty as a link's cable or switches."""
         near, far = self._evidence.nodes_of(link)
         # A path that comes from a leaf chooses among the leaf's uplinks; the downlink follows from that
         # choice.

@@ -1,8 +1,8 @@
 """Set cover for dead links: the fewest links that explain the losses of the dead paths.
 
 `Suspicion` holds paths with loss streaks and, per element, the losses that count against it. A loss counts
-against a link only if no answer crossed the link since it was sent, and both its NICs lived after it: a NIC
-that is dead or short of CPU answers on no path.
+against a link only if no answer crossed the link after the probe was sent, and both NICs of the path lived
+after it: a NIC that is dead or short of CPU answers on no path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def losses_needed(min_losses: float, lost: float, answered: float) -> int:
 
 @dataclass(slots=True)
 class Suspicion:
-    """Unexplained paths, and the losses of each that count against each of its elements."""
+    """Unexplained paths, and how many losses of each path count against each of its elements."""
 
     evidence: PathTable
     paths: NDArray[np.intp]
@@ -42,7 +42,7 @@ class Suspicion:
     """[S, width] losses of the path that count against the element; 0 if it cannot be the cause."""
 
     def best(self) -> int:
-        """Return the element that explains most losses; NOTHING if none explains any."""
+        """Return the element that explains most losses; `NOTHING` if no element explains any."""
         if not len(self.paths):
             return NOTHING
         score = np.bincount(self.rows.reshape(-1), np.minimum(self.losses, MAX_PATH_LOSSES).reshape(-1))
@@ -58,7 +58,7 @@ class Suspicion:
         return int(self.losses[self.rows == element].sum())
 
     def rivals(self, element: int, margin: int) -> list[int]:
-        """Return the other elements that explain all but fewer than `margin` of the element's losses."""
+        """Return the other elements that explain the losses of `element`, all but fewer than `margin`."""
         crossing = self.of(element)
         rows, losses = self.rows[crossing], np.minimum(self.losses[crossing], MAX_PATH_LOSSES)
         own = int(losses[rows == element].sum())
@@ -66,7 +66,7 @@ class Suspicion:
         return [int(e) for e in np.flatnonzero(covered > own - margin) if e not in (element, NOTHING)]
 
     def begin_ns(self, element: int) -> int:
-        """Return the time at which the losses against an element began, ns."""
+        """Return the time at which the losses that count against an element began, ns."""
         crossing = self.paths[self.of(element)]
         first = self.evidence.first_lost_ns[crossing]
         return int(np.maximum(first, self.evidence.last_answer_ns[element]).min())
@@ -92,7 +92,8 @@ class Suspicion:
 def against_links(evidence: PathTable, paths: NDArray[np.intp]) -> Suspicion:
     """Return the losses of `paths` that count against links.
 
-    A lost probe counts if it was sent after the last answer over the link, and both NICs answered later.
+    A lost probe counts if it was sent after the last answer over the link, and both NICs of its path
+    answered later.
     """
     rows = evidence.rows[paths]
     floor, upto = _between(evidence, paths)
@@ -103,7 +104,7 @@ def against_links(evidence: PathTable, paths: NDArray[np.intp]) -> Suspicion:
 
 
 def against_fabric(evidence: PathTable, paths: NDArray[np.intp]) -> Int64s:
-    """Return [S] how many losses of each path may count against elements between its NICs, at the utmost."""
+    """Return [S] an upper bound on the losses of each path that count against elements between its NICs."""
     return evidence.losses_within(paths, *_between(evidence, paths))
 
 
@@ -151,7 +152,7 @@ def cables_needed(losses: Int64s, crossing: NDArray[np.bool_], margin: int) -> i
 
 
 def _between(evidence: PathTable, paths: NDArray[np.intp]) -> tuple[Int64s, Int64s]:
-    """Return [S] start and end of the time in which both NICs of each path were healthy, ns."""
+    """Return [S] start and [S] end, ns, of the time in which both NICs of each path were healthy."""
     ends = evidence.rows[paths][:, :2]
     event_ns, first = evidence.path_event_ns[paths], evidence.first_lost_ns[paths]
     floor = np.maximum(evidence.exempt_ns[ends].max(axis=1), evidence.path_answer_ns[paths])

@@ -1,4 +1,4 @@
-"""The output of a localiser."""
+"""The output of a localiser: one dead subject and the evidence for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from schemas.records import DetectedBy, HealthKind
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One dead subject, as a localiser found it."""
+    """A dead cable, NIC or host that a localiser found, with its start, cause and alternatives."""
 
     subject: str
     kind: HealthKind

@@ -1,7 +1,7 @@
 """Decides whether the link that explains most losses is dead, or whether more evidence is needed.
 
 `evaluate_link` checks how long no answer has crossed the link and how many probes were lost on it. It also
-checks how many of its paths have died, and whether other links explain as much.
+checks what share of the link's paths have died, and whether other links explain equally many losses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streams.runtime.units import NS_PER_S
 
 
 class Dead(NamedTuple):
-    """A dead link, and the cables that cannot be told apart from it."""
+    """A dead link, and the other cables that the evidence cannot distinguish from it."""
 
     link: int
     candidates: tuple[str, ...]
@@ -50,7 +50,7 @@ class Wait(NamedTuple):
 def evaluate_link(
     evidence: Evidence, thresholds: Thresholds, suspicion: Suspicion, link: int, now_ns: int
 ) -> Dead | Wait:
-    """Decide whether `link`, which explains most losses, is dead at `now_ns` (log append time)."""
+    """Decide whether `link`, the link that explains most losses, is dead at `now_ns` (log append time)."""
     begin_ns = suspicion.begin_ns(link)
     span_ns = suspicion.newest_ns(link) - begin_ns
     if not _is_silent(evidence, thresholds, suspicion, link, now_ns, span_ns):
@@ -86,7 +86,7 @@ def evaluate_link(
 def _is_silent(
     evidence: Evidence, thresholds: Thresholds, suspicion: Suspicion, link: int, now_ns: int, span_ns: int
 ) -> bool:
-    """Return whether enough was lost, for long enough, to call a link dead."""
+    """Return whether enough probes were lost on a link, for long enough, to call it dead."""
     total = suspicion.total(link)
     if total < thresholds["dead_losses"] or span_ns < silence_ns(evidence, thresholds, now_ns, link):
         return False
@@ -109,7 +109,7 @@ def _has_few_paths(evidence: Evidence, paths: NDArray[np.intp]) -> bool:
 
 
 def silence_ns(evidence: Evidence, thresholds: Thresholds, now_ns: int, links: int | list[int]) -> int:
-    """Return how long links must go without an answer, taken together, to be dead, ns."""
+    """Return for how long no answer may cross `links` as a group before they count as dead, ns."""
     delayed = int(np.max(evidence.delayed_ns[links])) > now_ns - DELAYED_LINK_NS
     reporting = evidence.reporting_nics(now_ns - DELAYED_KEPT_NS)
     delayed = delayed or evidence.delayed_answers(now_ns) > DELAYED_PER_NIC * reporting
@@ -118,7 +118,7 @@ def silence_ns(evidence: Evidence, thresholds: Thresholds, now_ns: int, links: i
 
 
 def _losses_needed(evidence: Evidence, min_losses: float, link: int) -> int:
-    """Return how many losses in a row declare a link dead: more if it loses packets, or did so recently."""
+    """Return how many losses in a row declare a link dead; more if it loses packets while alive."""
     paths = evidence.paths_over(link)
     # A path without probes keeps the losses of an outage that is over.
     explained = evidence.recovered_ns[evidence.rows[paths]] > evidence.first_lost_ns[paths, None]
@@ -135,7 +135,7 @@ def _losses_needed(evidence: Evidence, min_losses: float, link: int) -> int:
 
 
 def _aliased(evidence: Evidence, link: int, rivals: list[int], now_ns: int) -> list[int]:
-    """Return the rivals that exactly the same paths cross as `link`, among paths with complete routes."""
+    """Return the rivals crossed by exactly the same paths as `link`, among paths with complete routes."""
     n = evidence.paths
     current = (evidence.path_event_ns[:n] > now_ns - STALE_NS) & ~evidence.incomplete[:n]
     rows = evidence.rows[:n][current]

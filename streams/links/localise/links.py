@@ -1,4 +1,4 @@
-"""Localise dead links: the fewest that explain the losses of the dead paths."""
+"""Localise dead links: the fewest links that explain the losses of the dead paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streams.runtime.units import NS_PER_MS
 def localise_links(
     evidence: Evidence, thresholds: Thresholds, paths: NDArray[np.intp], now_ns: int
 ) -> tuple[list[Fault], int]:
-    """Return the dead links, and the next time at which present evidence may show more, or `NEVER_NS`."""
+    """Return the dead links, and the next time, ns, at which the evidence may show more, or `NEVER_NS`."""
     suspicion = against_links(evidence, paths)
     faults: list[Fault] = []
     wait_ns = NEVER_NS

@@ -1,7 +1,7 @@
 """Localise grey links: elements with a loss rate that neither a burst nor a busy host explains.
 
-A switch may lose the packets of one traffic class only: its queue is full or broken, or the class is
-configured otherwise there. So losses are also localised class by class. A class is named if the others
+A switch may lose the packets of one traffic class only, because the queue of the class is full, broken or
+configured differently. So losses are also localised class by class. A class is named if the other classes
 clearly lose less.
 """
 
@@ -32,7 +32,7 @@ from streams.runtime.units import NS_PER_S
 
 
 class LossyFaults(NamedTuple):
-    """All elements that lose packets, and those whose losses make a link or NIC GREY."""
+    """All elements that lose packets, and the losses that make a link or NIC GREY."""
 
     by_element: dict[int, Lossy]
     grey: list[Lossy]
@@ -43,7 +43,7 @@ class LossyFaults(NamedTuple):
 def localise_lossy(
     evidence: Evidence, thresholds: Thresholds, now_ns: int, *, is_warm: bool = True
 ) -> LossyFaults:
-    """Return the lossy elements; none unless `is_warm`, which means that all NICs have reported."""
+    """Return the lossy elements. `is_warm`: whether all NICs have reported; if not, return no elements."""
     min_share = thresholds["grey_loss_percent"] / 100
     requests, lossy_by_element = _lossy_within(evidence, now_ns, WINDOW_PARTS, min_share, is_warm=is_warm)
     # A loss that began a moment ago shows more clearly in the newer half of the window.
@@ -58,7 +58,7 @@ def localise_lossy(
 def _lossy_within(
     evidence: Evidence, now_ns: int, parts: int, min_share: float, *, is_warm: bool
 ) -> tuple[NDArray[np.float64], dict[int, Lossy]]:
-    """Return [P] requests within the newest `parts` of the window, and the lossy elements by number."""
+    """Return [P] requests within the newest `parts` of the window, and the lossy elements by index."""
     lost, answered = evidence.counts(now_ns, parts)
     short = evidence.unsettled_paths(now_ns, parts)
     lost[short] += evidence.unsettled[short]
@@ -93,7 +93,7 @@ def _by_class(
     requests: NDArray[np.float64],
     min_share: float,
 ) -> dict[int, Lossy]:
-    """Return the lossy elements with their loss rates by class, and those that only some classes show.
+    """Return the lossy elements with loss rates by class, including elements lossy in only some classes.
 
     `lossy_by_element`: result over all classes together. `lost`, `requests`: [P, C] counts.
     """
@@ -125,7 +125,7 @@ def _by_class(
 
 
 def _of_element(element: int, by_class: Sequence[Sequence[Lossy]], dscps: Sequence[int]) -> dict[int, Lossy]:
-    """Return by DSCP the losses of each class that the element may cause."""
+    """Return, by DSCP, the losses of each class that an element may cause."""
     return {
         dscp: lossy
         for dscp, lossy_elements in zip(dscps, by_class, strict=True)
@@ -167,7 +167,7 @@ def _rate(
 def _named(
     class_rates: Sequence[ClassRate | None], lossy_by_dscp: Mapping[int, Lossy], min_share: float
 ) -> tuple[ClassRate, ...]:
-    """Return the rates; mark the lossy classes if each other class clearly loses less."""
+    """Return the known rates; mark the lossy classes if every other class clearly loses less."""
     lossy = {dscp for dscp, loss in lossy_by_dscp.items() if loss.low >= min_share}
     rates = [rate for rate in class_rates if rate is not None]
     is_clear = _are_separate(

@@ -1,8 +1,8 @@
-"""Localise NICs that answer no peer, and the cause behind them: port, NIC, host or leaf switch.
+"""Localise NICs that answer no peer, and the cause: port, NIC, host or leaf switch.
 
-This module ignores a silent agent whose host answers: prober_health.py reports it.
+A silent agent whose host answers is not a fault here: prober_health.py reports it.
 
-A host that is short of CPU looks dead for a while, so the time thresholds are longer here than for links.
+A host that is short of CPU seems dead for a while, so the time thresholds are longer here than for links.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class _Cause(Enum):
 def localise_nics(
     evidence: Evidence, thresholds: Thresholds, is_member: IsMember, paths: NDArray[np.intp], now_ns: int
 ) -> Iterator[Fault]:
-    """Yield the faults behind NICs that answer no peer.
+    """Yield the faults that explain NICs that answer no peer.
 
-    The caller must mark a fault's elements as down before it takes the next fault, which depends on it.
+    The caller must mark a fault's elements as down before it takes the next fault, because later faults
+    depend on these marks.
     """
     answers_ns = evidence.last_answer_ns[evidence.rows[paths, :2]]
     if now_ns - int(answers_ns.min()) < thresholds.ns("nic_dead_ms"):
@@ -95,7 +96,7 @@ def _evaluate_nic(
 
 
 def _port_is_dead(evidence: Evidence, thresholds: Thresholds, suspicion: Suspicion, nic: int) -> bool:
-    """Return whether enough of a NIC's own probes were lost, for long enough, while its agent was healthy."""
+    """Return whether enough of a NIC's own probes were lost, for long enough, with a healthy agent."""
     crossing = suspicion.of(nic)
     lost_ns = int(evidence.last_lost_ns[suspicion.paths[crossing]].max())
     reported_ns = int(evidence.nic_event_ns[nic])
@@ -121,7 +122,7 @@ def _probing_hosts(evidence: Evidence, nic: int, now_ns: int) -> set[str]:
 
 
 def _silent_switches(evidence: Evidence, due: Mapping[int, _Cause]) -> Iterator[tuple[str, set[int]]]:
-    """Yield each leaf switch whose NICs fell silent together, and those NICs. `due`: all silent NICs."""
+    """Yield each leaf switch whose NICs fell silent together, with these NICs. `due`: all silent NICs."""
     for switch, nics in sorted(group_by_node((nic, _switches_of(evidence, nic)) for nic in due).items()):
         answers_ns = evidence.last_answer_ns[list(nics)]
         spread_ns = int(answers_ns.max()) - int(answers_ns.min())
@@ -132,7 +133,7 @@ def _silent_switches(evidence: Evidence, due: Mapping[int, _Cause]) -> Iterator[
 
 
 def _switch_faults(evidence: Evidence, switch: str, nics: set[int]) -> Iterator[Fault] | None:
-    """Return the faults of a dead leaf switch; None if an answer crossed a link after `nics` fell silent."""
+    """Return the faults of a dead leaf switch; None if an answer crossed it after `nics` fell silent."""
     last_ns = int(evidence.last_answer_ns[list(nics)].max())
     links = [e for e in evidence.links_at[switch] if evidence.has_answered[e] and not evidence.down[e]]
     if any(evidence.last_answer_ns[e] > last_ns for e in links):
@@ -163,7 +164,7 @@ def _switches_of(evidence: Evidence, nic: int) -> set[str]:
 def _nic_fault(
     evidence: Evidence, thresholds: Thresholds, is_member: IsMember, nic: int, cause: _Cause, now_ns: int
 ) -> Fault:
-    """Return the fault behind one NIC: its cable, the NIC, or its host."""
+    """Return the fault that explains one silent NIC: its cable, the NIC, or its host."""
     name, answer_ns = evidence.names[nic], _last_sign_ns(evidence, [nic])
     links = evidence.links_of(nic)
     cables = _cables_of(evidence, links)
@@ -186,7 +187,7 @@ def _nic_fault(
 
 
 def _last_sign_ns(evidence: Evidence, nics: list[int]) -> int:
-    """Return the time of the newest answer from NICs' agents or from their hosts' kernels, ns."""
+    """Return the time of the newest answer from the agents or host kernels of `nics`, ns."""
     return int(max(evidence.last_answer_ns[nics].max(), evidence.host_answer_ns[nics].max()))
 
 

@@ -1,4 +1,4 @@
-"""Localises where the network changes the DSCP of probes; beyond it, they use another class's queues.
+"""Localises where the network changes the DSCP of probes, so that they use another class's queues.
 
 Each prober reports the DSCP with which its requests and the replies arrive, by path and class. A link or
 switch that changed routes cross, and no unchanged route, may be the place. The fewest places that explain all
@@ -34,7 +34,7 @@ _Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class RewrittenClass:
-    """A DSCP that arrives as another one. `places`: cables and switches that explain it."""
+    """A DSCP that arrives as another DSCP. `places`: cables and switches that explain the change."""
 
     sent: int
     arrived: int
@@ -45,7 +45,7 @@ class RewrittenClass:
     since_ns: int
 
     def text(self, since: str) -> str:
-        """Return a readable line that describes the change and its place."""
+        """Return a readable line with the DSCPs, the number of routes, and the place of the change."""
         named = [" or ".join(place[:MAX_NAMED]) for place in self.places[:MAX_NAMED]]
         more = len(self.places) - len(named)
         where = ", ".join(named) + (f" and {count_text(more, 'more place')}" if more > 0 else "")
@@ -57,7 +57,7 @@ class RewrittenClass:
 
 @dataclass(slots=True)
 class _Change:
-    """The DSCPs with which requests and replies of one class arrive; None for one that arrives as sent."""
+    """The DSCPs with which requests and replies of one class arrive; None where the DSCP is unchanged."""
 
     arrived: tuple[int | None, int | None]
     since_ns: int
@@ -109,7 +109,7 @@ class DscpChanges:
             self._paths.setdefault(key, {})[sent] = _Change(arrived, now_ns, now_ns)
 
     def is_due(self, paths: int, now_ns: int) -> bool:
-        """Return whether to search now, and if so, schedule the next search: the more paths, the later."""
+        """Return whether a search is due; if so, schedule the next one, later if there are more `paths`."""
         if now_ns < self._due_ns:
             return False
         self._due_ns = now_ns + paths * SEARCH_GAP_NS_PER_PATH
@@ -139,10 +139,10 @@ class DscpChanges:
     def _routes_of(
         self, sent: int, evidence: Evidence, routes: Routes, now_ns: int
     ) -> tuple[Mapping[int, list[tuple[Links, int]]], list[Links]]:
-        """Return the routes that change the DSCP `sent`, by the DSCP that arrives, and those that keep it.
+        """Return the routes that change DSCP `sent`, by the DSCP that arrives, and the routes that keep it.
 
-        Routes are directed. Each changed one is paired with the start of the change, ns. A route whose links
-        are unknown is empty.
+        Routes are directed. Each changed route is paired with the start of the change, ns. A route whose
+        links are unknown is empty.
         """
         changed: dict[int, list[tuple[Links, int]]] = defaultdict(list)
         unchanged: list[Links] = []
@@ -165,7 +165,7 @@ class DscpChanges:
 
 
 def _places(changed: Iterable[Links], unchanged: Iterable[Links]) -> tuple[tuple[str, ...], ...]:
-    """Return the fewest places that explain the changed routes, each with those that explain the same."""
+    """Return the fewest places that explain the changed routes, each with its equally good alternatives."""
     innocent = set(_of_route(tuple(set().union(*unchanged))))
     over: dict[str, set[int]] = defaultdict(set)
     left: set[int] = set()
@@ -190,7 +190,7 @@ def _places(changed: Iterable[Links], unchanged: Iterable[Links]) -> tuple[tuple
 
 
 def _of_route(links: Links) -> list[str]:
-    """Return the links of a route, and the nodes at their ends."""
+    """Return the names of a route's links, and of the nodes at their ends."""
     return list(dict.fromkeys([*links, *(end_parts(end).node for link in links for end in link_ends(link))]))
 
 

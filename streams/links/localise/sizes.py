@@ -1,4 +1,4 @@
-"""Localises links that drop packets above a size, while smaller ones pass.
+"""Localises links that drop packets above a size, while smaller packets pass.
 
 Each prober reports the largest packet that each of its paths passes (`PathSize`). A path whose limit is below
 the MTU of both NICs crosses a link with that limit. A link over which any path passes a larger packet is not
@@ -53,7 +53,7 @@ class SizeLimit:
 
     @property
     def text(self) -> str:
-        """The limit as a readable text."""
+        """The direction and size of the limit as readable text."""
         stated = self.router_mtu_bytes
         how = f"a router states an MTU of {stated:,} bytes" if stated else "no router reports it"
         of_class = "" if self.dscp is None else f" of DSCP {self.dscp}"
@@ -122,7 +122,7 @@ class PathSizes:
         self.any_limited = any(path.is_limited for path in self._paths.values())
 
     def limits(self, routes: Routes, now_ns: int) -> list[SizeLimit]:
-        """Return the links that drop large packets. Ignore paths whose route has changed since checked."""
+        """Return the links that drop large packets. Ignore paths rerouted since their check."""
         if not self.any_limited:
             return []
         over = self._by_link(routes)
@@ -155,7 +155,7 @@ class PathSizes:
         """Return the limited paths whose limit no known link explains.
 
         Such a path has a route with gaps, or each of its links passed a larger packet between two checks of
-        the path. In the second case, one name stands for several cables.
+        the path. In the second case, one link name stands for several cables.
         """
         over = self._by_link(routes) if self.any_limited else {}
         return [
@@ -169,7 +169,7 @@ class PathSizes:
         ]
 
     def by_known_link(self, routes: Routes) -> dict[str, list[CheckedPath]]:
-        """Return the results of the paths known to cross each link, even if their routes have gaps."""
+        """Return, by link, the checks of the paths known to cross it, even on incomplete routes."""
         paths_by_link = self._by_link(routes)
         for key, path in self._paths.items():
             if not routes.forward(*key):
@@ -178,7 +178,7 @@ class PathSizes:
         return paths_by_link
 
     def _by_link(self, routes: Routes) -> dict[str, list[CheckedPath]]:
-        """Return for each link the results of the paths that cross it now as they did when checked."""
+        """Return, by link, the size checks of the paths that cross it now and crossed it when checked."""
         paths_by_link: dict[str, list[CheckedPath]] = defaultdict(list)
         for key, path in self._paths.items():
             if path.links and routes.forward(*key) == path.links:
@@ -190,7 +190,7 @@ class PathSizes:
 def _explained_by(
     paths: Iterable[CheckedPath], over: Mapping[str, list[CheckedPath]]
 ) -> dict[str, list[CheckedPath]]:
-    """Return for each link the paths whose limit it may cause, because it has passed nothing larger since."""
+    """Return, by link, the paths whose limit it may cause: it has passed no larger packet since."""
     paths_by_link: dict[str, list[CheckedPath]] = defaultdict(list)
     for path in paths:
         for link in dict.fromkeys(path.links):
@@ -209,7 +209,7 @@ def _passed_within(over: Iterable[CheckedPath], limited: CheckedPath) -> bool:
 
 
 def _is_agreed(limited: list[CheckedPath], over: list[CheckedPath]) -> bool:
-    """Return whether enough of the NICs and paths that use a link see its limit: one may be wrong."""
+    """Return whether enough of the NICs and paths over a link see its limit; a single one may be wrong."""
     nics = len({path.key[0] for path in limited}), len({path.key[0] for path in over})
     return nics[0] >= min(MIN_NICS, nics[1]) and len(limited) >= min(MIN_PATHS, len(over))
 
@@ -219,7 +219,7 @@ def _is_checked(over: list[CheckedPath], since_ns: int) -> bool:
 
 
 def _is_open(links: list[str], over: Mapping[str, list[CheckedPath]], since_ns: int) -> bool:
-    """Return whether a path that could tell `links` apart has not been checked since `since_ns`."""
+    """Return whether a path that could distinguish `links` has not been checked since `since_ns`."""
     if len(links) < 2:
         return False
     return any(

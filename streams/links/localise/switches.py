@@ -1,7 +1,7 @@
 """Localise dead switches inside the fabric: no answer crosses any of their links.
 
 Without this localiser, a dead switch would show as several dead links. No path could distinguish the last of
-these links from a living one.
+these links from a living link.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def localise_switches(
 ) -> Iterator[Fault]:
     """Yield a fault per cable of each dead switch.
 
-    The caller must mark a fault's elements as down before it takes the next: later switches depend on it.
+    The caller must mark a fault's elements as down before it takes the next fault: later switches depend on
+    these marks.
     """
     losses = against_fabric(evidence, suspects)
     if losses.sum() < thresholds["dead_losses"]:
@@ -91,7 +92,7 @@ def links_by_cable(evidence: Evidence, links: Iterable[int]) -> dict[str, list[i
 
 
 def _links_within(evidence: Evidence, node: str) -> NDArray[np.intp]:
-    """Return the links of a switch that worked until it fell silent; none if all are known to be DOWN."""
+    """Return a switch's links that worked until it fell silent; none if all are known to be DOWN."""
     links = np.array(sorted(evidence.links_at[node]), np.intp)
     links = links[evidence.has_answered[links]]
     if evidence.down[links].all():

@@ -3,7 +3,8 @@
 A path that loses every probe while both of its NICs live crosses a dead link. If all its known links live,
 the dead link is hidden: no switch answers there, a tunnel hides it, or one name stands for several cables.
 The topology file gives the possible links; without it, the switches or NICs beside the gap are candidates.
-The fewest that explain all such paths are listed, with those that cannot be told apart from them.
+The fewest candidates that explain all such paths are listed, with those that the evidence cannot
+distinguish from them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Unexplained:
 
 
 def place_text(candidates: Sequence[str]) -> str:
-    """Return a readable text on where the cause of losses may be."""
+    """Return a readable text that lists where the losses may occur."""
     named = ", ".join(candidates[:MAX_NAMED])
     more = f" and {len(candidates) - MAX_NAMED} more" if len(candidates) > MAX_NAMED else ""
     return f"the cause is at one of: {named}{more}" if named else "nothing is known of their routes"
@@ -67,7 +68,7 @@ def place_text(candidates: Sequence[str]) -> str:
 def find_unexplained(
     evidence: Evidence, routes: Routes, topology: Topology, suspects: NDArray[np.intp], now_ns: int
 ) -> Unexplained | None:
-    """Return the dead paths among `suspects` that no dead element explains; None if there are too few."""
+    """Return the dead paths in `suspects` that no dead element explains; None if they are too few."""
     dead = _lasting(evidence, suspects, now_ns)
     if len(dead) < MIN_PATHS:
         return None
@@ -92,14 +93,14 @@ def find_unexplained(
 
 
 def blind_share(evidence: Evidence, now_ns: int) -> tuple[int, int]:
-    """Return the number of recent paths with an incomplete route, and of all recent paths."""
+    """Return the number of recent paths with an incomplete route, and the number of all recent paths."""
     n = evidence.paths
     recent = evidence.path_event_ns[:n] > now_ns - STALE_NS
     return int((recent & evidence.incomplete[:n]).sum()), int(recent.sum())
 
 
 def _known_dead(evidence: Evidence) -> set[str]:
-    """Return the cables of known dead links, and the nodes at their ends, because traces end there."""
+    """Return the cables of known dead links and the nodes at their ends, where traces end."""
     dead_places: set[str] = set()
     for element in np.flatnonzero(evidence.down[: len(evidence.names)]).tolist():
         name = evidence.names[element]
@@ -153,7 +154,7 @@ def _lives(evidence: Evidence, link: str, now_ns: int) -> bool:
 
 
 def nodes_of(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]:
-    """Yield the switches of a complete route, otherwise each NIC's leaf, or the NIC if that is unknown."""
+    """Yield the switches of a complete route; else each NIC's leaf switch, or the NIC if unknown."""
     if complete and len(links) > 2:
         for link in links[1:-1]:
             yield from (end_parts(end).node for end in link_ends(link))
@@ -168,7 +169,7 @@ def nodes_of(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]
 
 
 def fewest_places(places: list[set[str]]) -> tuple[str, ...]:
-    """Return the fewest places that explain all paths, and equally good ones; empty if they are too many."""
+    """Return the fewest places that explain all paths, with equally good ones; empty if too many."""
     fewest: set[str] = set()
     left = [candidates for candidates in places if candidates]
     for _ in range(MAX_PLACES):

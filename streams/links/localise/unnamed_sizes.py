@@ -1,9 +1,9 @@
 """Finds limits of packet size that no known link explains, and lists where the cause may be.
 
 A path with a limit crosses a link that drops large packets. If the path's route is not known from end to end,
-or larger packets pass all of its links, that link has no name of its own. The topology file gives the
-possible links, without those that have passed a larger packet since. If there are none, the switches or NICs
-beside the gap are possible causes. The fewest that explain all such paths are listed.
+or larger packets pass all of its links, the limiting link has no name of its own. The topology file gives the
+possible links; links that have passed a larger packet since are left out. If no link remains, the switches or
+NICs beside the gap are candidates. The fewest candidates that explain all such paths are listed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streams.links.localise.unexplained import fewest_places, nodes_of, place_te
 
 @dataclass(frozen=True, slots=True)
 class UnnamedLimit:
-    """Paths that drop large packets, though no known link does. Times are log append time, ns."""
+    """Paths that drop large packets though none of their known links does. Times: log append time, ns."""
 
     paths: int
     nics: int
@@ -59,7 +59,7 @@ def unnamed_limits(sizes: PathSizes, routes: Routes, named: Collection[str]) -> 
 def find_unnamed_limit(
     limited: Sequence[CheckedPath], sizes: PathSizes, routes: Routes, topology: Topology, now_ns: int
 ) -> UnnamedLimit | None:
-    """Return the limit of paths that no known link explains; None if they are too few to be sure."""
+    """Return the limit of paths that no known link explains; None if the paths are too few to be sure."""
     if len(limited) < MIN_PATHS:
         return None
     since_ns = min(path.since_ns for path in limited)

@@ -1,1 +1,1 @@
-"""Probe schedules: which NIC probes which path when."""
+"""Probe schedules: the times at which each NIC probes each of its paths."""

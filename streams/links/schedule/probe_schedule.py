@@ -31,7 +31,7 @@ MAX_PROBES_PER_SLOT: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The schedule of one NIC. `phase`: offset of its slots from the common start, as a share of a slot."""
+    """The schedule of one NIC. `phase`: offset of its slots from the common start, as part of a slot."""
 
     slot_ns: int
     probes_per_slot: int
@@ -112,7 +112,7 @@ def records_of(
 ) -> dict[str, ProbeSchedule]:
     """Return the `ProbeSchedule` of each NIC with a known clock. `now_ns`: fabric time.
 
-    Cycles begin at multiples of their length, so that a new plan continues the previous cycle.
+    Cycles begin at multiples of their length, so that a new plan continues the cycle of the old plan.
     """
     records: dict[str, ProbeSchedule] = {}
     for nic, plan in plans.items():

@@ -1,7 +1,7 @@
 """Probe-schedule stage: publishes the schedules of the shards whose clocks this worker solves.
 
-It plans again when routes change, and republishes a schedule when the NIC's clock has drifted from the
-published model. Schedules of a dead worker stay valid until its successor publishes new ones.
+A shard is planned again when its routes change. A schedule is published again when the NIC's clock has
+drifted from the published model. Schedules of a dead worker stay valid until its successor publishes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ScheduleOperator(Operator):
         return self._due_ns
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
-        """Plan what changed, and return the schedules to publish."""
+        """Plan the shards whose routes changed, and return the schedules to publish."""
         self._due_ns, now_ns = moment.log_ns + CHECK_NS, moment.log_ns + moment.offset_ns
         shards = {shard for shard in tables.inventory.shards() if self._owner.owns(shard)}
         self._plans = {shard: plans for shard, plans in self._plans.items() if shard in shards}
@@ -81,7 +81,7 @@ class ScheduleOperator(Operator):
         return work
 
     def _plan_is_due(self, now_ns: int, tables: FabricTables) -> bool:
-        """Return whether routes or inventory have changed, and have settled or the wait was too long."""
+        """Return whether routes or inventory changed and have settled, or waited for `MAX_WAIT_NS`."""
         versions = (tables.routes.version, tables.inventory.version)
         if versions != self._versions:
             self._versions, self._changed_ns = versions, now_ns
@@ -101,7 +101,7 @@ class ScheduleOperator(Operator):
         self._plans[shard] = plans
 
     def _schedules(self, models: Mapping[str, ClockLine], now_ns: int) -> list[Output]:
-        """Return the schedules to publish: new ones, old ones, and those whose clock has drifted."""
+        """Return the schedules to publish: new, due again, or with a clock that has drifted."""
         outputs: list[Output] = []
         for shard, plans in self._plans.items():
             due = {nic: plan for nic, plan in plans.items() if self._is_due(nic, models.get(nic), now_ns)}

@@ -24,8 +24,9 @@ SLOWED_SHARE: Final = 0.85
 def estimate_demands(state: PolicyState) -> None:
     """Estimate demands and weights of all flows, and add the weights to the loads of their links.
 
-    A flow is bottlenecked if its rate comes near the highest at a queue on its path: it gets an even share
-    there. A far slower flow has all it wants (max-min fairness: Bertsekas and Gallager, Data Networks, 6.5).
+    A flow is bottlenecked if its rate comes near the highest rate at a queue on its path: it gets an even
+    share there. A far slower flow already sends at its full demand (max-min fairness: Bertsekas and Gallager,
+    Data Networks, 6.5).
     """
     highest_bps: dict[str, float] = {}
     for flow in state.flows.values():
@@ -80,8 +81,9 @@ def _sum_nic_demands(state: PolicyState) -> None:
 def _fair_bps(state: PolicyState, flow: Flow) -> float:
     """Return the rate that a flow would get if it shared only the links of its two NICs, bit/s.
 
-    Bottlenecked flows share evenly what the others leave, and get at least an even share of the link (max-min
-    fairness, as above). So many idle connections do not hide a flow that wants the whole link.
+    Bottlenecked flows share evenly the capacity that the other flows leave, and get at least an even share of
+    the link (max-min fairness, see `estimate_demands`). So many idle connections do not hide a flow that
+    wants the whole link.
     """
     if not flow.links:
         return 0.0
@@ -95,7 +97,7 @@ def _fair_bps(state: PolicyState, flow: Flow) -> float:
 
 
 def _find_alternating(state: PolicyState, groups: Groups) -> None:
-    """Find the NICs whose job sends to one peer after the other, and the links where they are slowed.
+    """Find the NICs whose job sends to one peer after the other, and the links that slow them.
 
     A group is the flows of one job to one peer. Its speed is the sum of their rates, divided by the busy
     share of the flow that is busy longest.
@@ -122,8 +124,8 @@ def _full_speed_bps(
 ) -> float | None:
     """Return the speed at which a NIC could send, bit/s, or None if it does not alternate between peers.
 
-    That is the highest speed of any group (the flows of one job to one peer), at most the line rate. If a
-    queue is on the path of one of the NIC's flows, it is the line rate.
+    The full speed is the highest speed of any group (the flows of one job to one peer), at most the line
+    rate. If a queue is on the path of one of the NIC's flows, the full speed is the line rate.
     """
     flows = [flow for _, group in of_sender for flow in group]
     line_bps = next((state.rate_of(flow.links[0]) for flow in flows if flow.links), 0)
@@ -136,7 +138,7 @@ def _full_speed_bps(
 
 
 def _links_of_slowest(group: list[Flow]) -> set[str]:
-    """Return the fabric links of the flows in a group that are busy longest."""
+    """Return the fabric links crossed by the group's flows that are busy for nearly the longest time."""
     longest = max(flow.demand.busy for flow in group)
     slowest = [flow for flow in group if flow.demand.busy >= SLOWED_SHARE * longest]
     return {link for flow in slowest for link in flow.links[1:-1]}

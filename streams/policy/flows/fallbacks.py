@@ -1,4 +1,4 @@
-"""Ranks the other paths of each flow (`Fallbacks`), so that actuators can repair a failed path locally.
+"""Ranks the alternative paths of each flow (`Fallbacks`), so that actuators can repair a failed path locally.
 
 If there are many flows, each cycle ranks only some of them, so that no cycle takes long.
 """
@@ -55,7 +55,7 @@ class FallbackRanking:
     ) -> list[Fallbacks]:
         """Rank the fallback paths; return the `Fallbacks` of each host whose ranks changed.
 
-        Each host is ranked once in `interval_ns`. Flows at, or near, links in `changed` are at once.
+        Each host is ranked once in `interval_ns`. Flows at, or near, links in `changed` are ranked at once.
         """
         self._loads = loads
         flows_of: dict[str, list[Flow]] = {host: [] for host in self._published}
@@ -75,8 +75,8 @@ class FallbackRanking:
     def _is_outdated(self, flow: Flow, changed: frozenset[str]) -> bool:
         """Return True if a flow's ranks may be wrong by now.
 
-        They may be after a move of the flow, or after a change of health on a link that it could use. They
-        may also be after a change of its routes, if a link that it could use has a health record.
+        Ranks may be wrong after a move of the flow, or after a change of health on a link that it could use.
+        A change of its routes also makes them outdated if a link that it could use has a health record.
         """
         if flow.ranked is None:
             return False
@@ -89,7 +89,7 @@ class FallbackRanking:
         )
 
     def _due_hosts(self, flows_of: Mapping[str, Sized]) -> set[str]:
-        """Return the hosts to rank now: new hosts, then those that have waited longest."""
+        """Return the hosts to rank now: new hosts, then the hosts whose last ranking is oldest."""
         waiting = [host for host in flows_of if host not in self._ranked_ns]
         due_ns = self._options.now_ns - self._interval_ns
         overdue = (host for host, at_ns in self._ranked_ns.items() if at_ns <= due_ns)
@@ -136,7 +136,7 @@ class FallbackRanking:
         }
 
     def _rank(self, flow: Flow) -> list[int]:
-        """Return a flow's best other living paths, by health, then links shared with its route, then load."""
+        """Return a flow's best alternative living paths, by health, links shared with its route, and load."""
         ranked: list[tuple[Rank, int]] = []
         loads: dict[Links, int] = {}
         exclusive, draw = flow.exclusive, self._options.draw(flow.live.flow_id)
@@ -161,7 +161,7 @@ class FallbackRanking:
 
 
 def _alternatives(flow: Flow) -> RouteAlternatives:
-    """Return the other routes of a flow, cached until its route or its choices change."""
+    """Return the alternative routes of a flow, cached until its route or its choices change."""
     alternatives = flow.alternatives
     if alternatives is not None and alternatives.route is flow.route and alternatives.choices is flow.choices:
         return alternatives

@@ -41,7 +41,7 @@ class History(NamedTuple):
 
 
 class RouteAlternatives(NamedTuple):
-    """The other routes of a flow, cached for one current route and one set of choices."""
+    """The alternative routes of a flow, cached for one current route and one set of choices."""
 
     route: FlowRoute
     choices: Choices
@@ -55,7 +55,7 @@ NO_WEIGHT: Final = Weight("", ("", None), 0.0, 0.0)
 
 @dataclass(slots=True)
 class Flow:
-    """One flow. `path` and `links` are those that it has after all decided moves are applied."""
+    """One flow. `path` and `links` already include all decided moves, even unconfirmed ones."""
 
     live: LiveFlow
     since_ns: int = 0
@@ -112,7 +112,7 @@ class Flow:
 
     @property
     def group(self) -> tuple[str, str, str | None]:
-        """NIC, peer and job; flows that have these in common send at the same time."""
+        """NIC, peer and job; flows that share all three send at the same time."""
         return self.live.nic, self.live.peer, self.live.job
 
     @property
@@ -126,7 +126,7 @@ class Flow:
         return "/sock:" in self.live.flow_id
 
     def update_delay(self, now_ns: int, slow_ns: int) -> None:
-        """Set `slow_since_ns`: since when the round trip has exceeded its minimum by more than `slow_ns`."""
+        """Set `slow_since_ns`: the time since which the round trip exceeds its minimum by over `slow_ns`."""
         rtt_ns = self.live.rtt_ns
         if rtt_ns is None:
             return
@@ -137,12 +137,12 @@ class Flow:
             self.slow_since_ns = now_ns
 
     def forget_steering(self, until_ns: int) -> None:
-        """Forget the steering moves up to `until_ns`."""
+        """Forget the flow's steering moves up to `until_ns`, so that they no longer lengthen its cooldown."""
         while self.steered and self.steered[0][0] <= until_ns:
             self.steered.popleft()
 
     def cooldown_end_ns(self, first_ns: int, max_ns: int) -> int:
-        """Return the earliest time of the next steering move, ns; 0 if it may be now.
+        """Return the earliest time of the next steering move, ns; 0 if the flow may move now.
 
         The pause doubles with each recent move, from `first_ns` up to `max_ns`.
         """

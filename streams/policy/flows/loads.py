@@ -1,7 +1,7 @@
 """Estimates the demand of flows, and the resulting load of each link as a share of its rate.
 
 A flow that competes for a link sends less than it would alone. So its demand is its rate before the
-competition. For a flow that has always shared its links, it is the fair share at both NICs, as in Hedera
+competition. If a flow has always shared its links, its demand is the fair share at both NICs, as in Hedera
 (Al-Fares et al., NSDI 2010).
 """
 
@@ -101,7 +101,7 @@ class Demand:
 
     @property
     def duty(self) -> float:
-        """Estimated share of the time in which the flow sends, up to 1."""
+        """Estimated share of the time in which the flow sends, 0 to 1."""
         if not self.mean_bps or self.mean_bps >= STEADY_SHARE * self.peak_bps:
             return 1.0
         return self.mean_bps / self.peak_bps
@@ -123,7 +123,7 @@ class Weight(NamedTuple):
 
 @dataclass(slots=True)
 class _Source:
-    """One NIC's flows on one link."""
+    """The load of one NIC's flows on one link: mean rate and bursts."""
 
     mean_bps: float = 0.0
     bursts_bps: dict[Group, float] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class _Source:
         return self.mean_bps if self.mean_bps > self.max_burst_bps else self.max_burst_bps
 
     def bps_with(self, weight: Weight) -> float:
-        """Return what the NIC's part of the link's load would be with one more flow, bit/s."""
+        """Return the NIC's part of the link's load if a flow of this weight were added, bit/s."""
         group_bps = self.bursts_bps.get(weight.group, 0.0) + weight.burst_bps
         return max(self.mean_bps + weight.mean_bps, group_bps, self.max_burst_bps)
 
@@ -149,7 +149,7 @@ class _Source:
 # Let each of n flows between two NICs have a burst rate of line/n. Then a non-blocking fabric carries every
 # step if each such group is spread evenly over its spines, and the sum is exactly the rate of the link.
 class Loads:
-    """Demand on each directed link. `rate_of` returns a link's bit/s; one of unknown rate (0) has no load."""
+    """Demand on each directed link. `rate_of` returns a link's bit/s; if it is 0 (unknown), the load is 0."""
 
     def __init__(self, rate_of: Callable[[str], int]) -> None:
         self._rate_of = rate_of
@@ -166,7 +166,7 @@ class Loads:
             self._changes.setdefault(link, []).append(change)
 
     def _apply(self, link: str) -> None:
-        """Apply the changes of a link, if it has any."""
+        """Apply the pending additions and removals of flows to the load of a link."""
         if link not in self._changes:
             return
         sources = self._links.setdefault(link, {})
@@ -202,7 +202,7 @@ class Loads:
         return max([self.share(link, extra) for link in links], default=0.0)
 
     def group_burst_bps(self, links: Iterable[str], weight: Weight, *, added: bool = False) -> float:
-        """Return the highest burst that the group of the flow `weight` puts on any of these links, bit/s.
+        """Return the highest burst on any of `links` from the group of the flow with `weight`, bit/s.
 
         `added`: add the flow itself, because it is not on these links yet.
         """

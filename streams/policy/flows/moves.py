@@ -22,7 +22,7 @@ NOT_FAILED: Final = frozenset({ActionOutcome.APPLIED, ActionOutcome.DUPLICATE, A
 
 
 class MoveTracker:
-    """The moves of one shard's flows."""
+    """The pending and restored moves of one shard's flows."""
 
     def __init__(self, state: PolicyState) -> None:
         self._state = state
@@ -31,9 +31,10 @@ class MoveTracker:
         """Local repair of each flow that has not been reported yet: path left, path taken, and time, ns."""
 
     def recover(self, decisions: Iterable[Decision]) -> None:
-        """Restore state from the `Decision`s of earlier epochs, in their order.
+        """Restore state from the `Decision`s of earlier epochs, in the order of the decisions.
 
-        Flows that failover moved keep their home path, and steered flows their cooldown. All moves count.
+        Flows that failover moved keep their home path, and steered flows their cooldown. All moves count
+        against the limits.
         """
         state = self._state
         for decision in decisions:
@@ -53,7 +54,7 @@ class MoveTracker:
             state.budget.count_move(flow_id, decision["host"], at_ns, urgent=is_urgent)
 
     def restore(self, flow: Flow) -> None:
-        """Apply a flow's restored moves and early repair at its first report."""
+        """Apply a flow's restored moves and early local repair when its first report arrives."""
         history = self._history.pop(flow.live.flow_id, None)
         if history is not None:
             flow.home, flow.home_subject = history.home, history.subject
@@ -65,7 +66,7 @@ class MoveTracker:
             self._apply_repair(flow, *repair)
 
     def confirm(self, flow: Flow) -> None:
-        """End a flow's move if the newest report confirms it, or if its time is over."""
+        """End a flow's move if the newest report confirms it, or if the time to confirm it is over."""
         state, move = self._state, flow.move
         if move is not None:
             if flow.live.path not in move.via:
@@ -78,7 +79,7 @@ class MoveTracker:
             flow.home = None
 
     def take_action(self, record: ActionReport) -> None:
-        """Apply an `ActionReport` about a move: a failure ends the move, a local repair counts as one."""
+        """Apply an `ActionReport`: a failure ends the decided move, a local repair counts as a move."""
         from_path, to_path = record["from_path"], record["to_path"]
         is_repair = record["outcome"] == ActionOutcome.LOCAL_REPAIR
         flow = self._state.flows.get(record["flow_id"])
@@ -110,7 +111,7 @@ class MoveTracker:
             self._state.postpone(flow, record["at_ns"])
 
     def _keep_early_repair(self, flow_id: str, from_path: int, to_path: int, at_ns: int) -> None:
-        """Keep a local repair of a flow that no report has named yet."""
+        """Keep a local repair of a flow of which policy has no report yet."""
         earlier = self._early_repairs.pop(flow_id, None)
         if earlier is not None and earlier[1] == from_path:
             from_path = earlier[0]

@@ -22,7 +22,7 @@ BAD_STATES: Final = frozenset({LinkState.DOWN, LinkState.GREY})
 
 
 class Grade(IntEnum):
-    """Quality of a path; lower is better."""
+    """Quality of a path; a lower grade is better."""
 
     HEALTHY = 0
     DAMPENED = 1
@@ -32,7 +32,7 @@ class Grade(IntEnum):
 
 
 class Health(NamedTuple):
-    """Health of a path's worst link. `reason` identifies the health record that shows it."""
+    """Health of a path's worst link. `reason` identifies the health record of this link."""
 
     grade: Grade
     loss: float
@@ -55,7 +55,7 @@ class _Subject:
     """Start of each outage within the past hour, ns."""
 
     def update_outages(self, record: LinkHealth, hold_ns: int, max_hold_ns: int) -> None:
-        """Record the start of an outage, or dampen the subject from its end, as a new record shows."""
+        """Apply a record: note the start of an outage, or dampen the subject from the end of the outage."""
         is_bad, was_bad = record["state"] in BAD_STATES, self.state in BAD_STATES
         since_ns = record["since_ns"]
         if is_bad and not was_bad:
@@ -89,7 +89,7 @@ class PathHealth:
         """Grows with every change of state."""
 
     def take(self, subject: str, record: LinkHealth | None) -> None:
-        """Apply a subject's `LinkHealth`; None removes the subject. Ignore an older record."""
+        """Apply a subject's `LinkHealth`; None removes the subject. Ignore a record older than the last."""
         self._reported = None
         if record is None:
             self._remove(subject)
@@ -164,7 +164,7 @@ class PathHealth:
 
     @property
     def reported(self) -> frozenset[str]:
-        """Directed links that any record names, also as candidates; all others are healthy."""
+        """Directed links that any record names, also as candidates; all other links are healthy."""
         if self._reported is None:
             suspects = _both_directions(cable for cable, subjects in self._suspects.items() if subjects)
             self._reported = frozenset(self._links).union(suspects)
@@ -218,7 +218,7 @@ class PathHealth:
 
 
 def _both_directions(cables: Iterable[str]) -> Iterator[str]:
-    """Yield both directed links of each cable; skip names that are no cable."""
+    """Yield both directed links of each cable; skip names that are not cables."""
     for cable in cables:
         near, between, far = cable.partition("<>")
         if between:

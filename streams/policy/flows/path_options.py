@@ -28,7 +28,7 @@ class PathOptions:
         """Health of each route as of `now_ns`."""
 
     def begin(self, now_ns: int) -> None:
-        """Set the time, and use the current link health from now on."""
+        """Set the time of the cycle, and grade paths by the link health at this time."""
         self.now_ns, self._graded, self.reported = now_ns, {}, self._health.reported
 
     def grade(self, route: FlowRoute) -> Health:
@@ -41,7 +41,7 @@ class PathOptions:
         return health
 
     def choices_of(self, flow: Flow) -> Choices:
-        """Return the distinct routes that a flow could take, with the paths that select each."""
+        """Return the distinct routes that a flow could take, each with the entropy values that select it."""
         entry = self._choices.get(flow.ends)
         if entry is None or entry[0] is not flow.routes:
             grouped: dict[FlowRoute, list[int]] = {}
@@ -54,7 +54,7 @@ class PathOptions:
     def available(
         self, flow: Flow, accept: Callable[[Health], bool], among: Choices | None = None
     ) -> Iterator[tuple[Health, FlowRoute, int]]:
-        """Yield health, route and free path of each alternative route (in `among`) that `accept` admits."""
+        """Yield health, route and a free path of each alternative route (in `among`) that `accept` admits."""
         exclusive, no_records = flow.exclusive, self._health.no_records
         draw, own = self.draw(flow.live.flow_id), flow.route
         for route, paths in flow.choices if among is None else among:

@@ -52,8 +52,8 @@ Proposals = Generator[Proposal, bool, None]
 
 
 class Objective(Protocol):
-    """One goal of the policy."""
+    """One goal of the policy, such as failover; proposes moves or rates that serve this goal."""
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Yield the proposals for the state at `state.now_ns`."""
+        """Yield the moves or rates that this objective proposes for the state at `state.now_ns`."""
         ...

@@ -32,7 +32,7 @@ class CollisionRelief:
         """Times at which the collision on each link began and was last seen, ns."""
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Propose to move the heaviest flows off each link with a collision until the others fit the link.
+        """Propose to move the heaviest flows off each link with a collision until the remaining flows fit.
 
         Bursts of alternating flows rarely coincide, and `UplinkPinning` keeps them apart. So these flows
         count with their mean rates unless the queue persists.
@@ -55,7 +55,7 @@ class CollisionRelief:
                 yield from self._offload(state, mean_loads, collision, with_bursts=True)
 
     def _since_ns(self, window: ContentionWindow, now_ns: int) -> int:
-        """Return the time since which the link of a window has had a queue, with short pauses at most, ns."""
+        """Return the start, ns, of the queue on a window's link; short pauses do not end a queue."""
         since_ns, last_ns = self._collisions.get(window["link"], (0, 0))
         if now_ns - last_ns > RECURRENCE_NS:
             since_ns = window["opened_ns"]
@@ -65,7 +65,7 @@ class CollisionRelief:
     def _offload(
         self, state: PolicyState, mean_loads: Loads, collision: _Collision, *, with_bursts: bool = False
     ) -> Proposals:
-        """Propose to move the heaviest flows of a collision until the others fit the link.
+        """Propose to move the heaviest flows of a collision until the remaining flows fit the link.
 
         `with_bursts`: count alternating flows with their bursts, not with their mean rates. While the rate of
         a heavier new flow is still unknown, no lighter flow moves unless the queue persists.
@@ -139,8 +139,8 @@ def _better_path(state: PolicyState, loads: Loads, flow: Flow, link: str) -> int
     Return None if no path has capacity and none is clearly better than the current one.
 
     Flows of one group send at the same time. A flow does not move to a path on which more flows of its group
-    overlap than on its current one. At the same load, a path with fewer of them is better. Each such move
-    lowers the sum of the squared overlaps, so the moves come to an end.
+    overlap than on its current path. At the same load, a path with fewer overlapping flows is better. Each
+    such move lowers the sum of the squared overlaps, so the moves come to an end.
     """
     left = {links for _, links in flow.steered}
     ranked = []
@@ -155,7 +155,7 @@ def _better_path(state: PolicyState, loads: Loads, flow: Flow, link: str) -> int
 def _rank(state: PolicyState, loads: Loads, flow: Flow, links: Links) -> tuple[bool, float, float] | None:
     """Return the rank of a route (lower is better), or None if it is not better than the flow's own route.
 
-    `loads` decides whether the route is better. Loads with all bursts rank the routes that are.
+    `loads` decides whether the route is better. Better routes are ranked by the loads with all bursts.
     """
     new = [link for link in links if link not in flow.links]
     old = [link for link in flow.links if link not in links]

@@ -1,4 +1,4 @@
-"""Failback: returns flows to the path that they had before its links failed."""
+"""Failback: returns flows to the path that they used before its links failed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streams.policy.state import PolicyState
 
 
 class Failback:
-    """The objective that returns flows in batches after their earlier paths have stayed healthy."""
+    """The objective that returns flows in batches once their earlier paths have long been healthy."""
 
     def __init__(self) -> None:
         self._last_ns, self._batch = 0, 0

@@ -10,10 +10,10 @@ from streams.policy.state import PolicyState
 
 
 class Failover:
-    """The objective that keeps flows on living paths: first those on dead paths, the heaviest first."""
+    """The objective that keeps flows on living paths: flows on dead paths first, and heavy flows first."""
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Propose a living path for each affected flow."""
+        """Propose a living path for each flow on a dead or lossy path."""
         if state.health.all_good:
             return
         health_of = ((flow, state.health_of(flow)) for flow in state.flows.values())
@@ -45,7 +45,7 @@ def _proposal(state: PolicyState, flow: Flow, health: Health) -> MoveProposal:
 
 
 def _target(state: PolicyState, flow: Flow, is_dead: bool) -> int | None:
-    """Return the best other path, or None. A flow never moves from one lossy path to another."""
+    """Return the best alternative path, or None. A flow never moves from one lossy path to another."""
     worst_end = max(state.health.of_end(end).grade for end in (flow.live.nic, flow.live.peer))
     if worst_end is Grade.DEAD:
         return None

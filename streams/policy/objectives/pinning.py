@@ -1,4 +1,4 @@
-"""Uplink pinning: gives NICs that alternate between peers uplinks on which their flows do not overlap.
+"""Uplink pinning: assigns uplinks to NICs that alternate between peers so that their flows do not overlap.
 
 `uplink_assignment.py` explains why this works and assigns the uplinks.
 """
@@ -25,7 +25,7 @@ Move = tuple[Flow, str]
 
 
 class UplinkPinning:
-    """The objective that keeps alternating NICs apart. `rate_of` returns a directed link's bit/s."""
+    """The objective that gives alternating NICs separate uplinks. `rate_of` returns a link's bit/s."""
 
     def __init__(self, rate_of: Callable[[str], int]) -> None:
         self._assignment = UplinkAssignment(rate_of)
@@ -72,8 +72,8 @@ class UplinkPinning:
     def _wanted(self, state: PolicyState, flows: list[Flow], due_ns: int) -> list[tuple[Flow, str, str]]:
         """Return each misplaced flow, the uplink it should use, and its busiest link with an overlap.
 
-        Moves are ordered by NIC, NICs with the fewest moves first. If limits postpone some moves, as many
-        NICs as possible are then already separate.
+        Moves are ordered by NIC, NICs with the fewest moves first. Then even if limits postpone some moves,
+        the greatest possible number of NICs already have separate uplinks.
         """
         moves = []
         for flow, uplink in self._misplaced(state, flows):
@@ -91,7 +91,7 @@ class UplinkPinning:
         return sorted(moves, key=order)
 
     def _misplaced(self, state: PolicyState, flows: list[Flow]) -> Iterator[Move]:
-        """Yield flows that do not use their NIC's uplink, then those that prevent an even spread."""
+        """Yield the moves of flows off their NIC's uplink, then of flows that prevent an even spread."""
         groups: dict[tuple[str, str, str | None], list[Flow]] = {}
         for flow in flows:
             uplink = self._assignment.of(flow.live.nic)
@@ -103,7 +103,7 @@ class UplinkPinning:
             yield from self._uneven(state, group)
 
     def _uneven(self, state: PolicyState, group: list[Flow]) -> Iterator[Move]:
-        """Yield the flows of a group that must move to spread it evenly over its links."""
+        """Yield the moves that spread the flows of a group evenly over its uplinks."""
         links = self._spread.get(group[0].live.nic, ())
         used = Counter(flow.links[1] for flow in group)
         even = math.ceil(len(group) / max(1, len(links)))
@@ -118,8 +118,8 @@ class UplinkPinning:
     def _assign(self, state: PolicyState, flows: list[Flow]) -> dict[str, float]:
         """Assign uplinks to NICs; return the planned load of each link, bit/s.
 
-        A NIC with at least as many flows to each peer as uplinks gets no uplink of its own. Its flows are
-        spread evenly, which takes fewer moves.
+        If a NIC has at least as many flows to each peer as there are uplinks, it gets no uplink of its own.
+        Its flows are spread evenly, which takes fewer moves.
         """
         requests: dict[str, UplinkRequest] = {}
         sizes: dict[str, Counter[tuple[str, str | None]]] = {}
@@ -147,7 +147,7 @@ class UplinkPinning:
     def _plan(
         self, state: PolicyState, flows: list[Flow], sizes: dict[str, Counter[tuple[str, str | None]]]
     ) -> dict[str, float]:
-        """Return the highest load of each link after all flows have moved to their uplinks, bit/s."""
+        """Return, by link, the highest load after all flows have moved to their uplinks, bit/s."""
         planned: dict[str, dict[str, float]] = {}
         for flow in flows:
             nic, by_uplink = flow.live.nic, self._choices_by_uplink(flow)
@@ -163,7 +163,7 @@ class UplinkPinning:
         return {link: sum(of_nic.values()) for link, of_nic in planned.items()}
 
     def _choices_by_uplink(self, flow: Flow) -> dict[str, Choices]:
-        """Return the routes that a flow could take, by the uplink that they use."""
+        """Return, by uplink, the routes over it that a flow could take."""
         entry = self._by_uplink.get(flow.ends)
         if entry is None or entry[0] is not flow.choices:
             choice_lists: dict[str, list[tuple[FlowRoute, tuple[int, ...]]]] = {}
@@ -177,7 +177,8 @@ class UplinkPinning:
     def _path_by(self, state: PolicyState, flow: Flow, uplink: str) -> int | None:
         """Return a healthy path that uses an uplink and that the flow has not left recently, or None.
 
-        The planned load must fit every link of the path, or be clearly below the worst link's that it leaves.
+        The planned load must fit every link of the path, or be clearly below that of the worst link it
+        leaves.
         """
         left = {links for _, links in flow.steered}
         before = state.loads.max_share(flow.links[1:-1])
@@ -197,7 +198,7 @@ class UplinkPinning:
 
 
 def _overlaps(state: PolicyState) -> dict[str, str]:
-    """Return the overloaded fabric links of alternating flows, each with the id of its window, or ''.
+    """Return the overloaded fabric links of alternating flows, each with its contention window's id, or ''.
 
     A link counts if its flows are slowed or if it has an open COLLISION window.
     """

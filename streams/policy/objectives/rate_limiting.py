@@ -11,7 +11,7 @@ from streams.runtime.flow_table import LiveFlow
 
 
 class RateLimiting:
-    """The objective that turns the wanted rates of pacing and slices into proposals."""
+    """The objective that proposes the rate limits that pacing and slices request."""
 
     def __init__(self, rates: Rates) -> None:
         self.rates = rates

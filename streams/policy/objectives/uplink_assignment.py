@@ -18,7 +18,7 @@ MIN_REACH_SHARE: Final = 0.75
 
 @dataclass(slots=True)
 class UplinkRequest:
-    """The request of one NIC."""
+    """The uplink that one NIC needs: its rate, and how many of its flows use or could use each uplink."""
 
     bps: float
     """Highest rate of the NIC, bit/s."""
@@ -28,7 +28,7 @@ class UplinkRequest:
     """Number of the NIC's flows that could use each uplink."""
 
     def reaches(self, link: str, share: float) -> bool:
-        """Return True if the flows that can use `link` are at least `share` of the most for any link."""
+        """Return whether the flows that can use `link` number at least `share` of those of any link."""
         return self.reachable[link] >= share * max(self.reachable.values())
 
 
@@ -50,13 +50,14 @@ class UplinkAssignment:
         self._uplinks: dict[str, str] = {}
 
     def of(self, nic: str) -> str | None:
-        """Return the uplink of a NIC, or None."""
+        """Return the uplink assigned to a NIC, or None."""
         return self._uplinks.get(nic)
 
     def assign(self, requests: Mapping[str, UplinkRequest], draw: Callable[[str, str], int]) -> None:
         """Assign an uplink to each NIC; NICs share uplinks only if there are too few. `draw` breaks ties.
 
-        A NIC keeps its uplink for as long as nearly as many of its flows can use it as any other.
+        A NIC keeps its uplink while the number of its flows that can use it is near the maximum over all
+        uplinks.
         """
         matching = _Matching(requests, self._rate_of, draw)
         for nic, request in sorted(requests.items()):
@@ -76,7 +77,7 @@ class UplinkAssignment:
 
 
 class _Matching:
-    """One run of the assignment: NICs to uplinks, within the capacity of each uplink."""
+    """One run of the assignment of NICs to uplinks, within the capacity of each uplink."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class _Matching:
                 self.put(nic, link)
 
     def augment(self, nic: str, share: float, tried: set[str]) -> bool:
-        """Assign a link with capacity, or one that another NIC can leave; return False if there is none."""
+        """Assign a link with capacity, or one that another NIC can leave; return False if none exists."""
         request = self._requests[nic]
         links = sorted(
             (link for link in request.reachable if request.reaches(link, share) and link not in tried),

@@ -1,1 +1,1 @@
-"""Rates of flows: pacing of incasts, tenants' shares, and the leases that carry them."""
+"""Rate limits of flows: pacing of incasts, tenants' shares, and the leases that carry the limits."""

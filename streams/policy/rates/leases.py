@@ -1,7 +1,7 @@
-"""Merges the rates that pacing and slices want, and renews them as leases.
+"""Merges the rate limits of pacing and slices, and renews them as leases.
 
-A flow that both want to limit gets the lower rate. A limit is a lease that is renewed before it expires, so
-it ends by itself if the policy process dies.
+If both limit a flow, the lower rate applies. A limit is a lease that is renewed before it expires, so it ends
+by itself if the policy process dies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 
 class WantedRate(NamedTuple):
-    """A rate limit for one flow, or the end of one."""
+    """A proposed rate limit for one flow, or the end of its limit."""
 
     flow_id: str
     action: FlowAction
@@ -47,7 +47,7 @@ class WantedRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RateRules:
-    """When leases are renewed."""
+    """Lifetimes and renewal times of rate leases."""
 
     lease_ns: int = 2 * NS_PER_S
     renew_ns: int = 1 * NS_PER_S
@@ -96,15 +96,15 @@ class Rates:
         """Earliest time of the next lease of each flow whose limit was suppressed, ns."""
 
     def take_contention(self, record: ContentionWindow) -> None:
-        """Apply a `ContentionWindow` of the shard."""
+        """Begin or end the pacing of incasts as a `ContentionWindow` of the shard requires."""
         self.pacing.take_contention(record)
 
     def take_queues(self, record: LinkQueues) -> None:
-        """Apply a `LinkQueues` of the shard."""
+        """Pass a `LinkQueues` record of the shard to pacing."""
         self.pacing.take_queues(record)
 
     def take_slices(self, slices: Iterable[TenantSlice]) -> None:
-        """Apply the `ActuatorConfig.slices` in force."""
+        """Set the tenants' shares to the `ActuatorConfig.slices` in force."""
         self.slices.take_slices(slices)
 
     def take_action(self, record: ActionReport) -> None:
@@ -123,7 +123,7 @@ class Rates:
             lease.published_ns = min(lease.published_ns, due_ns - self.rules.renew_ns)
 
     def refuse(self, rate: WantedRate, now_ns: int) -> None:
-        """Note that a limit was suppressed; it is proposed again after `retry_ns` if still needed."""
+        """Note that a limit was suppressed; the limit is proposed again after `retry_ns` if still needed."""
         self._leases.pop(rate.flow_id, None)
         self._retry_ns[rate.flow_id] = now_ns + self.rules.retry_ns
 
@@ -133,7 +133,7 @@ class Rates:
         flows: Iterable[LiveFlow],
         is_allowed: Callable[[LiveFlow, FlowAction], bool] | None = None,
     ) -> list[WantedRate]:
-        """Return the limits to publish at `now_ns`, fabric time: urgent ones first, then by flow.
+        """Return the limits to publish at `now_ns`, fabric time: urgent limits first, then by flow.
 
         `is_allowed`: returns whether PACE or SLICE of a flow is allowed at all.
         """
@@ -154,7 +154,7 @@ class Rates:
         return rates
 
     def in_force(self) -> dict[str, tuple[FlowAction, int]]:
-        """Return action and rate, bit/s, of each flow with a lease, by flow id."""
+        """Return, by flow id, the action and the rate, bit/s, of each lease."""
         return {flow_id: (lease.action, lease.rate_bps) for flow_id, lease in sorted(self._leases.items())}
 
     def _is_in_force(self, flow_id: str) -> bool:
@@ -201,7 +201,7 @@ class Rates:
 
 
 def _lower(paced: RateTarget | None, sliced: RateTarget | None) -> tuple[FlowAction, RateTarget]:
-    """Return action and target of the lower rate. At least one target must be given; PACE wins a tie."""
+    """Return the action and target of the lower rate. At least one target must be given; PACE wins a tie."""
     targets = [
         (action, target)
         for action, target in ((FlowAction.PACE, paced), (FlowAction.SLICE, sliced))

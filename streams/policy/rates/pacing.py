@@ -71,7 +71,7 @@ class Pacing:
     # ------------------------------------------------------------------------------------ inputs
 
     def take_contention(self, record: ContentionWindow) -> None:
-        """Apply a `ContentionWindow`."""
+        """Note from a `ContentionWindow` which incasts are open."""
         link = record["link"]
         previous = self._windows.get(link)
         order = (record["opened_ns"], record["update"])
@@ -83,7 +83,7 @@ class Pacing:
             self._take_delay(link, _Delay(end_ns - UPDATE_NS, end_ns, record["delay_ns"], 0.0, False))
 
     def take_queues(self, record: LinkQueues) -> None:
-        """Apply a `LinkQueues` record, which may be one part of several."""
+        """Note the link delays of a `LinkQueues` record, which may be one part of several."""
         begin_ns = record["window_start_ns"]
         end_ns = begin_ns + record["slot_ns"] * record["slots"]
         followed = {receiver.link for receiver in self._receivers.values()}
@@ -116,7 +116,7 @@ class Pacing:
         sliced_links: Collection[str] = (),
         in_force: Callable[[str], bool] | None = None,
     ) -> dict[str, RateTarget]:
-        """Return the pace of each flow that is to be paced at `now_ns`, fabric time, by flow id.
+        """Return, by flow id, the pace of each flow that is to be paced at `now_ns`, fabric time.
 
         `is_allowed`: returns whether PACE of a flow is allowed. `sliced_links`: links that `Slices` shares
         out. `in_force`: returns whether a flow's earlier pace is in force; only then can its effect be seen.
@@ -158,7 +158,7 @@ class Pacing:
             del self._windows[link]
 
     def _incasts(self) -> dict[str, tuple[str, str]]:
-        """Return the last link and the window id of each open incast, by receiving NIC."""
+        """Return, by receiving NIC, the last link and the window id of each open incast."""
         incasts: dict[str, tuple[str, str]] = {}
         for _, window in sorted(self._windows.items()):
             if window["kind"] != ContentionKind.INCAST:
@@ -209,7 +209,7 @@ class Pacing:
     ) -> None:
         """Discard evidence while most paces are not in force: queues and rates do not show their effect.
 
-        This is the case in OBSERVE mode, or if actuators refuse the paces.
+        Paces are not in force in OBSERVE mode, or if actuators refuse them.
         """
         paced = [flow_id for flow_id, sender in receiver.senders.items() if sender.paced]
         unapplied = bool(paced) and 2 * sum(map(in_force, paced)) < len(paced)

@@ -1,8 +1,8 @@
 """Measures the effect of pacing on a receiver: whether paces are too low, and whether they shorten the queue.
 
 The receive rate of a NIC is the sum of the rates of all flows to it. It is observed before and during the
-pacing of the NIC's senders. It shows how far the paces may exceed an even split of the link, and whether
-pacing should end. Observations of a receiver are kept for its next incast.
+pacing of the NIC's senders. The difference shows how far the paces may exceed an even split of the link, and
+whether pacing should end. Observations of a receiver are kept for its next incast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEVER_NS: Final = -NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class PacingFeedbackRules:
-    """Thresholds of the feedback."""
+    """Thresholds that decide from a receiver's rate and queue whether to raise or end its paces."""
 
     sample_ns: int = 100 * NS_PER_MS
     window_ns: int = 1 * NS_PER_S
@@ -66,7 +66,7 @@ class PacingFeedbackRules:
 
 
 class Received(NamedTuple):
-    """The receive rate of a NIC over some time."""
+    """The receive rate of a NIC over a period: mean, maximum, and the time with traffic."""
 
     mean_bps: float
     """Mean over the time in which any flow sent."""
@@ -78,7 +78,7 @@ class Received(NamedTuple):
 
 
 class ReceiveRate:
-    """The recent receive rate of one NIC."""
+    """Recent samples of the receive rate of one NIC."""
 
     def __init__(self, rules: PacingFeedbackRules) -> None:
         self._rules = rules
@@ -115,7 +115,7 @@ class _Memory:
 
 @dataclass(slots=True)
 class _Trial:
-    """A series of raises of the oversubscription."""
+    """A series of increases of the oversubscription (paces relative to an even split)."""
 
     bps: float
     """Receive rate when the trial began."""
@@ -217,7 +217,7 @@ class PacingFeedback:
         self._evaluate_queue(queue_ns)
 
     def adopt(self, oversubscription: float, now_ns: int) -> None:
-        """If pacing has just begun, raise the oversubscription to that of a receiver of the same jobs."""
+        """Raise the oversubscription to that of a receiver of the same jobs if pacing has just begun."""
         is_new = now_ns < self._valid_from_ns + self.rules.window_ns
         if oversubscription > self.oversubscription and self._trial is None and is_new:
             self.oversubscription = oversubscription
@@ -225,7 +225,7 @@ class PacingFeedback:
     def reduce(self, cut: float, now_ns: int) -> bool:
         """Lower the oversubscription by the fraction `cut`, because a queue did not drain in time.
 
-        Return True if the caller should leave the share of the link as it is.
+        Return True if the caller should not change the share of the link.
         """
         rules = self.rules
         if self.oversubscription <= 1:
@@ -245,7 +245,7 @@ class PacingFeedback:
     def _begin_trial(
         self, now_ns: int, received: Received, latest_bps: float, granted_bps: float, flows: int
     ) -> None:
-        """Begin a trial: raise the oversubscription by as much as would make up for the shortfall."""
+        """Begin a trial: raise the oversubscription enough to compensate for the low receive rate."""
         rules = self.rules
         self._ended_trial = None
         self._trial = _Trial(received.mean_bps, self.oversubscription, self.insufficient, now_ns)
@@ -256,7 +256,7 @@ class PacingFeedback:
         self.oversubscription = min(flows, self.oversubscription * factor)
 
     def _revert_trial(self, now_ns: int, received: Received) -> bool:
-        """Revert the raises of the last trial if they had no effect; return True if so.
+        """Revert the raises of the last trial if they had no effect; return True if they were reverted.
 
         The receive rate that began the trial may have been low only because a job paused between iterations.
         """
@@ -276,7 +276,7 @@ class PacingFeedback:
         self._trial_wait_ns = min(2 * self._trial_wait_ns, self.rules.memory_ns)
 
     def _is_low(self, now_ns: int, received: Received, granted_bps: float, over_target: bool) -> bool:
-        """Return True if the receive rate is too low: clearly less than without pacing, or than granted."""
+        """Return whether the receive rate is clearly below the rate without pacing or the granted rate."""
         rules = self.rules
         is_far_below_grant = received.max_bps < rules.low_share_unknown * granted_bps
         if self.before_bps:
@@ -291,7 +291,7 @@ class PacingFeedback:
     def _continue_trial(
         self, trial: _Trial, now_ns: int, latest_bps: float, flows: int, last_raise_ns: int
     ) -> None:
-        """Raise the oversubscription further, or end the trial."""
+        """Raise the oversubscription further if the last raise had too little effect, or end the trial."""
         rules = self.rules
         enough_bps = rules.low_share * self.before_bps or rules.full_share * self.rate_bps
         is_step_over = now_ns - trial.raised_ns >= rules.step_ns
@@ -310,7 +310,7 @@ class PacingFeedback:
             self._fail_trial(trial, now_ns)
 
     def _fail_trial(self, trial: _Trial, now_ns: int) -> None:
-        """End a trial in which even a whole link for each flow did not bring back the receive rate.
+        """End a trial in which even a whole link for each flow did not restore the receive rate.
 
         If the rate rose by `gain` nevertheless, only whole links help, and pacing should end.
         """
@@ -336,7 +336,7 @@ class PacingFeedback:
 
 
 class FeedbackTable:
-    """The receive rates of all NICs of one shard, and the observations kept for later incasts."""
+    """The receive rates of all NICs of a shard, and observations of paced receivers for later incasts."""
 
     def __init__(self, rules: PacingFeedbackRules | None = None) -> None:
         self.rules = rules or PacingFeedbackRules()
@@ -345,7 +345,7 @@ class FeedbackTable:
         self._sampled_ns: int | None = None
 
     def sample(self, now_ns: int, flows: Iterable[LiveFlow]) -> bool:
-        """Sample the receive rates of all NICs if a sample is due; return True if so."""
+        """Sample the receive rates of all NICs if a sample is due; return True if a sample was taken."""
         if self._sampled_ns is not None and now_ns - self._sampled_ns < self.rules.sample_ns:
             return False
         self._sampled_ns = now_ns
@@ -359,7 +359,7 @@ class FeedbackTable:
         return True
 
     def receive_rate(self, nic: str) -> ReceiveRate:
-        """Return the recent receive rate of a NIC; a new one has no samples."""
+        """Return the receive-rate samples of a NIC; create an empty set for a new NIC."""
         return self._receive_rates.setdefault(nic, ReceiveRate(self.rules))
 
     def is_excluded(self, nic: str, now_ns: int) -> bool:
@@ -368,7 +368,7 @@ class FeedbackTable:
         return memory is not None and now_ns < memory.exclude_until_ns
 
     def begin(self, nic: str, rate_bps: int, flows: int, now_ns: int) -> PacingFeedback:
-        """Return the feedback for a receiver of `flows` flows whose pacing begins now."""
+        """Return the feedback of a receiver whose pacing begins now, with `flows` flows to it."""
         rules, receive_rate = self.rules, self.receive_rate(nic)
         received = receive_rate.since(now_ns - 2 * rules.window_ns, rules.idle_share * rate_bps)
         before_bps = received.mean_bps if received.duration_ns >= rules.window_ns else 0.0
@@ -379,7 +379,7 @@ class FeedbackTable:
         return feedback
 
     def end(self, nic: str, feedback: PacingFeedback, flows: int, now_ns: int) -> None:
-        """Keep the observations of a receiver whose pacing ends."""
+        """Keep the observations of a receiver whose pacing ends, for its next incast."""
         rules = self.rules
         self._memory = {
             name: memory

@@ -59,7 +59,7 @@ class PacingRules:
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """One flow to a receiver."""
+    """The rates and the pace of one flow to a receiver."""
 
     live: LiveFlow
     peak: RecentMax
@@ -69,7 +69,7 @@ class Sender:
 
 
 class Senders(NamedTuple):
-    """The senders of one receiver in one step."""
+    """The senders of one receiver in one step, by whether they are paced."""
 
     members: list[Sender]
     """Senders that are paced."""
@@ -85,7 +85,7 @@ class Senders(NamedTuple):
 
 @dataclass(slots=True)
 class Receiver:
-    """One NIC whose last link has an incast."""
+    """One NIC with an incast on its last link, the paces of its senders and the delays of the link."""
 
     link: str
     rate_bps: int
@@ -121,13 +121,13 @@ class Receiver:
     """True if the published paces are not in force."""
 
     def reset(self, now_ns: int) -> None:
-        """Discard the evidence about queues up to `now_ns`."""
+        """Discard the evidence about queues before `now_ns`."""
         self.excess_ns, self.drained_by_ns = 0.0, None
         self.evaluated_ns = self.changed_ns = now_ns
         self.calm_since_ns = self.raised_ns = now_ns
 
     def update_senders(self, flows: list[LiveFlow]) -> None:
-        """Apply the newest reports of the flows."""
+        """Update the senders' rates from the newest reports of the flows."""
         reported = {flow.flow_id for flow in flows}
         for flow_id in [flow_id for flow_id in self.senders if flow_id not in reported]:
             del self.senders[flow_id]
@@ -165,12 +165,12 @@ class Receiver:
         return senders
 
     def _wanting(self, members: list[Sender]) -> list[Sender]:
-        """Return the members that used their pace recently."""
+        """Return the paced senders that recently sent at their pace, so could use a higher one."""
         oldest_ns = self.clock_ns - self.rules.memory_ns
         return [sender for sender in members if sender.used_ns >= oldest_ns]
 
     def _is_binding(self, senders: Senders) -> bool:
-        """Return True if the paces limit a sender that is not alone."""
+        """Return True if the paces limit a sender and the receiver has several senders."""
         if len(senders.wanting) != 1:
             return bool(senders.wanting)
         rest = [sender for sender in (*senders.members, *senders.others) if sender not in senders.wanting]
@@ -184,7 +184,7 @@ class Receiver:
         return self.rate_bps * share
 
     def should_end(self, has_incast: bool, now_ns: int) -> bool:
-        """Return True if pacing is no longer needed."""
+        """Return True if pacing of the receiver is no longer needed."""
         rules = self.rules
         if has_incast:
             return False

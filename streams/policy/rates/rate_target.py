@@ -1,4 +1,4 @@
-"""Types that pacing and slices share: a target rate for a flow, and running maximum and minimum."""
+"""Types that pacing and slices share: a target rate for a flow, and the recent maximum and minimum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.reasons import Reason
 
 
 class RateTarget(NamedTuple):
-    """A rate to which one flow is to be limited, bit/s."""
+    """A rate limit for one flow, bit/s."""
 
     rate_bps: float
     reason: Reason
@@ -19,7 +19,7 @@ class RateTarget(NamedTuple):
 
 @dataclass(slots=True)
 class RecentMax:
-    """The highest rate, bit/s, of the recent past: at least `half_ns`, at most twice that."""
+    """The highest rate, bit/s, of the recent past: over at least `half_ns`, at most twice that."""
 
     half_ns: int
     began_ns: int
@@ -29,12 +29,12 @@ class RecentMax:
     """Result for a half without any rate, bit/s."""
 
     def add(self, rate_bps: float, now_ns: int) -> None:
-        """Add a rate."""
+        """Add a rate, bit/s, observed at `now_ns`."""
         self._advance(now_ns)
         self.current_bps = max(self.current_bps, rate_bps)
 
     def bps(self, now_ns: int) -> float:
-        """Return the highest recent rate."""
+        """Return the highest recent rate, bit/s."""
         self._advance(now_ns)
         return max(self.current_bps, self.previous_bps)
 
@@ -48,15 +48,15 @@ class RecentMax:
 
 
 class RecentMin:
-    """The lowest value of the recent past: at least `half_ns`, at most twice that."""
+    """The lowest value of the recent past: over at least `half_ns`, at most twice that."""
 
     def __init__(self, half_ns: int, began_ns: int) -> None:
         self._negated = RecentMax(half_ns, began_ns, -math.inf, -math.inf, -math.inf)
 
     def add(self, figure: float, now_ns: int) -> None:
-        """Add a value."""
+        """Add a value observed at `now_ns`."""
         self._negated.add(-figure, now_ns)
 
     def value(self, now_ns: int) -> float:
-        """Return the lowest recent value; inf without any."""
+        """Return the lowest recent value; inf if there are none."""
         return -self._negated.bps(now_ns)

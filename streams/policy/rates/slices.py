@@ -77,7 +77,7 @@ class Group(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """The result of `fill`."""
+    """The result of `fill`: the rate of each flow, and the group that stopped its rise."""
 
     rate_bps: Float64s
     stopped: list[int]
@@ -99,7 +99,7 @@ def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: 
     """Raise all rates from `from_bps` in proportion to `weight`, until a demand or a full group stops them.
 
     Each step finds the smallest rise at which a group would be full if no flow met its demand before. Flows
-    that meet their demand up to that rise stop there. Only if there are none does the group stop its flows.
+    that meet their demand up to that rise stop there. If no flow does, the full group stops its flows.
 
     Raises ValueError if nothing stops a flow.
     """
@@ -135,7 +135,7 @@ def fill(demand_bps: Float64s, weight: Float64s, groups: list[Group], from_bps: 
 
 
 def _groups_of(flows: int, groups: list[Group]) -> list[list[int]]:
-    """Return for each flow the numbers of its groups."""
+    """Return, for each flow, the numbers of the groups that contain it."""
     groups_of: list[list[int]] = [[] for _ in range(flows)]
     for number, group in enumerate(groups):
         for flow in group.flows:
@@ -155,7 +155,7 @@ def _first_full(left: Float64s, pull: Float64s, min_pull: float) -> tuple[int, f
 
 @dataclass(slots=True)
 class _Flow:
-    """The state of one flow."""
+    """The newest report and the demand estimate of one flow."""
 
     live: LiveFlow
     peak: RecentMax
@@ -193,7 +193,7 @@ class Slices:
         """Links that are shared out among tenants, because a guarantee needs protection there."""
 
     def take_slices(self, slices: Iterable[TenantSlice]) -> None:
-        """Apply `ActuatorConfig.slices`; if a tenant has several elements, the last one counts."""
+        """Set the tenants' shares to `ActuatorConfig.slices`; a tenant's last element counts."""
         slices_by_tenant = {}
         for tenant_slice in slices:
             ceiling_bps = (
@@ -208,7 +208,7 @@ class Slices:
     def decide(
         self, now_ns: int, flows: Iterable[LiveFlow], is_allowed: IsAllowed | None = None
     ) -> dict[str, RateTarget]:
-        """Return the limit of each flow that needs one at `now_ns`, fabric time, by flow id.
+        """Return, by flow id, the limit of each flow that needs one at `now_ns`, fabric time.
 
         `is_allowed`: returns whether SLICE of a flow is allowed.
         """
@@ -277,7 +277,7 @@ class Slices:
     # ------------------------------------------------------------------------------------ demand
 
     def _estimate_demands(self, members: list[Member], now_ns: int) -> None:
-        """Estimate the demand of each member."""
+        """Estimate the demand of each member from its recent rates."""
         rules = self.rules
         sent_bps: dict[str, float] = {}
         for flow, links in members:
@@ -322,7 +322,7 @@ class Slices:
     def _share_out(
         self, members: list[Member], is_allowed: IsAllowed | None, now_ns: int
     ) -> dict[str, RateTarget]:
-        """Share out the links, and return the resulting limits by flow id."""
+        """Divide the capacity of the links among the members; return the resulting limits by flow id."""
         if not members:
             return {}
         flows = [flow for flow, _ in members]
@@ -342,7 +342,7 @@ class Slices:
     def _fill(
         self, flows: list[_Flow], can_limit: Bools, guaranteed: list[Group], groups: list[Group]
     ) -> Filled:
-        """Return the rates after filling the guarantees first, then the rest of the links."""
+        """Return the rates after filling the guarantees first, then the remaining capacity of the links."""
         rate = np.array([flow.live.rate_bps for flow in flows])
         max_demand = np.array([math.inf if flow.wants_all else flow.demand_bps for flow in flows])
         demand = np.where(can_limit, max_demand, rate)
@@ -360,7 +360,7 @@ class Slices:
         return of_tenant.guarantee_bps if of_tenant is not None else 0.0
 
     def _groups(self, members: list[Member]) -> tuple[list[Group], list[Group]]:
-        """Return the groups of the guarantees, and the groups of links and ceilings."""
+        """Return one group per guarantee, and one per link or tenant ceiling."""
         on_link, of_tenant = self._numbers(members)
         granted_bps = {link: self.rules.fill_share * self._rate_of(link) for link in on_link}
         promised_bps: dict[str, float] = {}
@@ -393,7 +393,7 @@ class Slices:
         return on_link, of_tenant
 
     def _target(self, flow: _Flow, rate_bps: float, reason: str, now_ns: int) -> RateTarget | None:
-        """Return the limit of a flow, or None if it needs none. `reason`: group that stopped it, or ''."""
+        """Return the limit of a flow; None if it needs none. `reason`: the group that stopped it, or ''."""
         rules, before_bps = self.rules, flow.limit_bps
         if reason:
             flow.needed_ns, flow.reason = now_ns, reason
