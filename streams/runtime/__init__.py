@@ -1,1 +1,1 @@
-"""Faust app, stage base classes, global tables and workarounds for upstream defects."""
+"""Runs stages: the Faust worker, replay and simulation runners, stage base classes and global tables."""

@@ -2,8 +2,8 @@
 
 A port has one cable. If two or more NICs name one cable at a port and a single NIC names another one there,
 that NIC's record is wrong, or the first to show a new cable: the next NIC decides. A switch that answers from
-one address has one name for many ports; two cables with two NICs each show that, and then no cable there is
-doubted. This module is pure.
+one address has one name for many ports. Two cables at a port, each named by two NICs, reveal such a switch,
+and no cable of its port is doubted. This module is pure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CableVotes:
         """Maps port to the number of confirmed cables at it."""
 
     def nics_of(self, cable: str) -> Collection[str]:
-        """Return the NICs that name a cable."""
+        """Return the NICs whose traces name a cable."""
         return self._records.get(cable, {}).keys()
 
     def replace(self, nic: str, before: Collection[str], now: Collection[str]) -> set[str]:
@@ -92,5 +92,5 @@ class CableVotes:
 
 
 def _ports(cable: str) -> list[str]:
-    """Return those ends of a cable that have a known port."""
+    """Return the ends of a cable whose port is known."""
     return [end for end in cable_ends(cable) if end_parts(end).port != UNKNOWN_PORT]

@@ -74,7 +74,7 @@ def _columns_of(name: str) -> _Columns:
 def _limits(
     items: list[str], minimum: list[float | None], maximum: list[float | None]
 ) -> tuple[Int64s, Float64s]:
-    """Return the [columns, 2] limits of columns with these item types, as whole and as real numbers."""
+    """Return the [columns, 2] limits of columns with these item types, as integers and as floats."""
     limits = np.array([minimum, maximum], np.float64).T  # None becomes NaN
     limits = np.ascontiguousarray(np.where(np.isnan(limits), (-np.inf, np.inf), limits))
     bounds = np.zeros((len(items), 2), np.int64)

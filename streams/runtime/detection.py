@@ -1,4 +1,4 @@
-"""The output of detectors that raise alerts directly: a state that begins, grows, or is over.
+"""The output of detectors that raise alerts directly: the begin, growth or end of a fault state.
 
 Times are log append times, so a detector needs no clock of its own.
 """
@@ -26,7 +26,7 @@ class EvidenceRef:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """A state that begins, about which more is known, or that is over. Times are ns of log append time."""
+    """A fault state that begins, becomes better known, or ends. Times are ns of log append time."""
 
     kind: AlertKind
     subject: str

@@ -1,4 +1,4 @@
-"""Digests of everything except the log that an operator's output depends on."""
+"""Computes digests of an operator's dependencies other than the log: settings, topology file and code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODE: Final = ("streams/**/*.py", "schemas/**/*.py", "native/core/*.so")
 
 
 def settings_digest(settings: StreamSettings) -> str:
-    """Return a digest of the settings that outputs depend on."""
+    """Return a digest of the settings that affect an operator's outputs."""
     return _digest(settings.model_dump_json(exclude=set(TRANSPORT_SETTINGS)).encode())
 
 

@@ -1,4 +1,4 @@
-"""The tables that every worker keeps in memory, as stages see them."""
+"""The global tables that every worker keeps in memory, in one object that runners pass to stages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FabricTables:
     def moves(self, topics: Iterable[str]) -> list[tuple[Place, int]]:
         """Return a list to which all later changes of these topics' positions are added.
 
-        The caller empties it. A topic without a table has no positions here.
+        The caller empties the list. A topic without a table has no positions here.
         """
         moves: list[tuple[Place, int]] = []
         for topic in topics:
@@ -62,7 +62,7 @@ class FabricTables:
         return moves
 
     def forget_moves(self, moves: list[tuple[Place, int]]) -> None:
-        """Stop adding to a list that `moves` returned."""
+        """Stop adding changes of positions to a list that `moves` returned."""
         for topic, lists in self._moves.items():
             self._moves[topic] = [other_moves for other_moves in lists if other_moves is not moves]
 

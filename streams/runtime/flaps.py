@@ -1,4 +1,4 @@
-"""When a link, NIC or host that goes down again and again is FLAPPING."""
+"""Decides whether a link, NIC or host that goes down repeatedly is FLAPPING."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BURST_NS: Final = 10 * NS_PER_S
 
 
 def is_flapping(flap_ns: Sequence[int], max_flaps: float) -> bool:
-    """Return whether flaps are more than `max_flaps`, or have a burst. `flap_ns`: times, oldest first."""
+    """Return whether there are over `max_flaps` flaps, or a burst. `flap_ns`: times, ns, oldest first."""
     last_of_bursts = islice(flap_ns, BURST - 1, None)
     spans_ns = (last - first for first, last in zip(flap_ns, last_of_bursts, strict=False))
     return len(flap_ns) > max_flaps or any(span_ns <= BURST_NS for span_ns in spans_ns)

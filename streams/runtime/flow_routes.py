@@ -1,7 +1,8 @@
 """A global table of flow routes: the links of each flow, including those of other source ports.
 
 It is filled from the compacted topic `fabric.flow-routes`. Each host traces the direction in which its NICs
-send: data of its flows, and acknowledgements of others' flows. The table combines both directions.
+send: the data of its flows, and the acknowledgements of flows that it receives. The table combines both
+directions.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NO_ROUTES: Final[Mapping[int, FlowRoute]] = {}
 
 
 class FlowRouteTable(GlobalTable):
-    """Maps directed pair and destination port to the route of each source port; from `FlowRoutes`."""
+    """Maps a directed NIC pair and destination port to the route of each source port; from `FlowRoutes`."""
 
     topic = FLOW_ROUTES
 
@@ -50,11 +51,11 @@ class FlowRouteTable(GlobalTable):
         self._names: dict[Links, Links] = {}
 
     def remove(self, key: str) -> None:
-        """Remove the routes of a pair. Raises BadRecord if the key names no pair."""
+        """Remove the routes of a NIC pair. Raises BadRecord if the key names no pair."""
         self._put(*_ends(key), {})
 
     def apply(self, record: FlowRoutes, append_ns: int) -> None:
-        """Apply a record. Raises BadRecord if it is invalid."""
+        """Replace the routes of a NIC pair by those of a record. Raises BadRecord if it is invalid."""
         traced: dict[tuple[str, int, int], Links] = {}
         for route in record["routes"]:
             if route["complete"] and route["links"]:

@@ -2,7 +2,7 @@
 
 It is filled from `fabric.flows`; flows without a traced route get the likely links of `RouteTable`.
 `FlowTable` passes each shard's reports to that shard's `LiveFlows`. A `LiveFlows` shows the flows as of a
-given time of the log's clock. So a replay gets the same result.
+given time of the log's clock, so a replay gives the same result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Paths(Protocol):
 
 
 class LiveFlow(NamedTuple):
-    """One flow as of its last report."""
+    """One flow with the values of its last report."""
 
     flow_id: str
     nic: str
@@ -193,8 +193,10 @@ class LiveFlows:
         self._limited: dict[str, LiveFlow] = {}
 
     def take(self, report: Report, append_ns: int) -> None:
-        """Add a report with its append time. It is applied once `advance` reaches that time, or
-        `APPLY_AFTER_NS` later."""
+        """Add a report with its append time.
+
+        The report is applied once `advance` reaches this time, or `APPLY_AFTER_NS` later.
+        """
         last_ns, self._taken_ns[report.host] = self._taken_ns.get(report.host), append_ns
         if last_ns is not None and append_ns < last_ns - STEP_NS and append_ns < self._newest_ns - STEP_NS:
             self._step_back(append_ns)
@@ -203,7 +205,7 @@ class LiveFlows:
         self._show(self._newest_ns - APPLY_AFTER_NS)
 
     def _step_back(self, append_ns: int) -> None:
-        """Apply all waiting reports, treat none as later than `append_ns`: log time stepped back to it."""
+        """Apply all waiting reports and date none later than `append_ns`, to which log time stepped back."""
         self._show(self._newest_ns)
         self._newest_ns = append_ns
         for host, (last_ns, flows) in self._hosts.items():
@@ -223,7 +225,7 @@ class LiveFlows:
                         self._place(flow)
 
     def copy(self) -> LiveFlows:
-        """Return another view of the same flows, which is advanced separately."""
+        """Return another view of the same flows, to be advanced separately."""
         view = LiveFlows(self.shard, self._paths)
         for host, (append_ns, flows) in self._hosts.items():
             view._apply(append_ns, Report(host, True, dict(flows)))
@@ -243,7 +245,7 @@ class LiveFlows:
         return flows
 
     def rates_bps(self) -> dict[str, float]:
-        """Return the total rate of the flows that certainly cross each link, bit/s."""
+        """Return, by link, the total rate of the flows that certainly cross it, bit/s."""
         rates = {}
         for link, flows in self._flows_on.items():
             certain = [f.rate_bps for f in flows.values() if self._links[f.flow_id][link] >= CERTAIN]
@@ -252,7 +254,7 @@ class LiveFlows:
         return rates
 
     def limited_flows(self) -> list[tuple[LiveFlow, tuple[str, ...]]]:
-        """Return the flows that one of their ends limits, each with the links that it certainly crosses."""
+        """Return the flows limited by one of their hosts, each with the links that it certainly crosses."""
         return [
             (flow, tuple(link for link, weight in self._links[name].items() if weight >= CERTAIN))
             for name, flow in sorted(self._limited.items())
@@ -299,7 +301,7 @@ class LiveFlows:
             self._drop(name)
 
     def _place(self, flow: LiveFlow) -> None:
-        """Set the links that a flow crosses."""
+        """Add a flow to the links that it crosses."""
         self._unplace(flow.flow_id)
         links = dict.fromkeys(flow.hops, 1.0) if flow.hops else self._likely(flow.nic, flow.peer)
         self._links[flow.flow_id] = links
@@ -307,7 +309,7 @@ class LiveFlows:
             self._flows_on.setdefault(link, {})[flow.flow_id] = flow
 
     def _likely(self, nic: str, peer: str) -> dict[str, float]:
-        """Return the links that a flow between two NICs may take, each with its probability by probes."""
+        """Return, by link, the probability from probe routes that a flow between two NICs crosses it."""
         routes = {route.links for route in self._paths.paths(nic, peer).values() if route.complete}
         shares: dict[str, float] = {}
         for links in sorted(routes):
@@ -351,7 +353,7 @@ class FlowTable(GlobalTable):
         self._views[flows.shard] = [view for view in self._views[flows.shard] if view is not flows]
 
     def apply(self, record: FlowReports, append_ns: int) -> None:
-        """Apply a record with its append time. Raises BadRecord if it is invalid."""
+        """Pass a record's flows to its shard's `LiveFlows`. Raises BadRecord if the record is invalid."""
         report, refused = report_of(record, self._has_nic)
         if refused:
             if not self.refused:

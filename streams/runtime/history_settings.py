@@ -59,12 +59,12 @@ class RetentionSettings(StrictModel):
     )
 
     def by_table(self) -> dict[str, int]:
-        """Return the days for which each table keeps its rows, by table."""
+        """Return, by table, the number of days for which rows are kept."""
         return {name.removesuffix("_days"): days for name, days in self.model_dump().items()}
 
 
 class HistorySinkSettings(StrictModel):
-    """Settings of the history sink."""
+    """Settings of the process that stores the log's records in ClickHouse."""
 
     url: str = Field(
         default="http://127.0.0.1:18123",

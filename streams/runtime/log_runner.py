@@ -2,7 +2,7 @@
 
 `TimedRunner` follows the log's time. `StepRunner` follows the recorded steps of the run that is replayed.
 A step states how far each input and table had been read, so that the same build gives the same output. Both
-runners accept the same messages, which they do not change. They yield each output with the log time of its
+runners accept the same messages and leave them unchanged. They yield each output with the log time of its
 advance.
 """
 
@@ -51,7 +51,7 @@ def earliest(starts: Iterable[Mapping[Topic, Start]]) -> dict[Topic, Start]:
 
 
 class LogRunner:
-    """Runs one operator of a stage from its begin on. Offered messages wait until their time."""
+    """Runs one operator of a stage from its begin on. Offered messages wait until their log time."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class LogRunner:
     def offer(self, message: Message) -> None:
         """Add a message of an input, a table or a restored topic; offsets must ascend within a partition.
 
-        A message with an offset below 0 is taken at the begin.
+        A message with an offset below 0 is taken when the operator begins.
         """
         raise NotImplementedError
 
@@ -189,7 +189,7 @@ class TimedRunner(LogRunner):
         return operator
 
     def _advance_to(self, operator: Operator, log_ns: int) -> Outputs:
-        """Advance the operator to a log time; tables are filled before it takes its messages."""
+        """Advance the operator to a log time; fill tables before it takes messages of the same time."""
         self._at_ns = log_ns
         moment = Moment(log_ns, self.tables.clocks.log_offset_ns)
         messages: list[Message] = []
@@ -205,7 +205,7 @@ class TimedRunner(LogRunner):
 class StepRunner(LogRunner):
     """Runs the operator of a recording. The constructor and `run` raise MissingSteps or BadSteps.
 
-    All offered messages stay in memory until their step: which of them a table needs depends on the table.
+    All offered messages stay in memory until their step: each table decides which messages it needs.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class StepRunner(LogRunner):
         return message.offset < self.recording.epoch.restored.get(message.place, 0)
 
     def run(self, mark_ns: int = NEVER_NS) -> Outputs:
-        """Yield outputs of all steps whose messages were offered; of all others if the log has ended."""
+        """Yield outputs of all steps whose messages were offered; if the log has ended, of all steps."""
         is_complete = mark_ns == NEVER_NS
         if self._operator is None:
             if not is_complete and not self._can_begin(mark_ns):
@@ -295,7 +295,7 @@ class StepRunner(LogRunner):
             self._step = next(self.recording.steps, None)
 
     def _can_begin(self, mark_ns: int) -> bool:
-        """Return whether messages before the first step, and restored records, have all been offered."""
+        """Return whether restored records and all messages before the first step have been offered."""
         restored = self.recording.epoch.restored.items()
         has_past = (
             mark_ns >= self.recording.from_ns
@@ -310,7 +310,7 @@ class StepRunner(LogRunner):
         )
 
     def _begun(self) -> Operator:
-        """Return the operator as it is at the begin; before, fill the tables in the order of append times."""
+        """Return the operator in its initial state, after filling the tables in the order of append times."""
         early: list[Message] = []
         for place, waiting in self._waiting.items():
             start = self.recording.starts.get(place, 0)
@@ -360,7 +360,7 @@ class StepRunner(LogRunner):
         return self._advance(operator, messages, Moment(step.log_ns, offset_ns))
 
     def _dated(self, message: Message) -> Message:
-        """Return the message with the log time at which its worker took it."""
+        """Return the message with the log time at which the recorded worker took it."""
         if self._stage.uses_append_time:
             return message
         self._newest_ns = max(self._newest_ns, message.append_ns + self._correction_ns)

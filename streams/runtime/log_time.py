@@ -1,10 +1,10 @@
 """Log time: a reader's estimate of the log's clock, and append time without the steps of that clock.
 
 `LogClock` estimates the log's clock between messages. `SteadyTime` continues at the reader's own pace where
-the append time of a partition jumps. So a wrong clock of the log does not look like a silence of all agents,
-and its correction does not stop evaluation. `LogTime` applies this to the log's clock and to all partitions
-of a reader, so that nothing waits for a clock to catch up. A worker that reads the past, and a replay, use
-append times as they are.
+the append time of a partition jumps. So a wrong clock of the log is not mistaken for a silence of all agents,
+and its correction does not stop evaluation. `LogTime` applies `SteadyTime` to the log's clock and to all
+partitions of a reader, so that none waits for a clock to catch up. A worker that reads the past, and a
+replay, use append times unchanged.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ the partition may be read late."""
 class LogClock:
     """An estimate of the log's clock from append times: behind by the last minute's smallest delay.
 
-    An append time plus the time since its observation can only be behind the log's clock, so the greatest is
-    the best estimate. Observations are dropped after one to two spans. If all observations of a second are
-    more than a second behind, either the reader is late or the log's clock stepped back. Only a step sets
+    An append time plus the time since its observation can only be behind the log's clock, so the greatest
+    sum is the best estimate. Observations are dropped after one to two spans. If all observations of a second
+    are more than a second behind, either the reader is late or the log's clock stepped back. Only a step sets
     append times back within a partition; then the estimate follows at once.
     """
 
@@ -90,8 +90,8 @@ class LogClock:
 class SteadyTime:
     """Steady time of one partition: append time plus a correction, which is 0 until append time steps.
 
-    `return_ns`: smallest advance over the reader's own pace that takes a step back; None: a late reader may
-    advance by as much, so only a jump does.
+    If append time gains `return_ns` on the reader's clock after a step, the step counts as taken back. None:
+    a late reader may gain that much, so only a jump does.
     """
 
     def __init__(self, return_ns: int | None = None) -> None:
@@ -108,7 +108,7 @@ class SteadyTime:
     def of(self, append_ns: int, monotonic_ns: int, *, is_past: bool = False) -> int:
         """Return the steady time of the partition's next message, received at `monotonic_ns`.
 
-        `is_past`: the reader catches up, so that the message's time says nothing about the present.
+        `is_past`: the reader catches up, so the message's time does not show the present log time.
         """
         if is_past:
             self._steady_ns = max(self._steady_ns, append_ns + self.correction_ns)
@@ -131,7 +131,7 @@ class SteadyTime:
     def offset_ns(self, log_offset_ns: int, monotonic_ns: int) -> int:
         """Return fabric time minus steady time, ns. `log_offset_ns`: fabric time minus append time.
 
-        `log_offset_ns` follows a step of append time only some seconds later.
+        After a step of append time, `log_offset_ns` changes only some seconds later.
         """
         offset_ns = log_offset_ns - self.correction_ns
         stepped = self._stepped_ns is not None and monotonic_ns - self._stepped_ns < HOLD_NS
@@ -153,7 +153,7 @@ class LogTime:
         self._places: dict[Place, SteadyTime] = {}
 
     def now_ns(self, log_ns: int, monotonic_ns: int) -> int:
-        """Return the steady time of the log's clock, which is at `log_ns`."""
+        """Return the steady time, ns, when the log's clock is at `log_ns`."""
         return self._clock.of(log_ns, monotonic_ns)
 
     def of(self, place: Place, append_ns: int, now_ns: int, monotonic_ns: int) -> int:
@@ -177,6 +177,6 @@ class LogTime:
         """Return fabric time when the log's clock is at `log_ns`.
 
         `log_offset_ns`: fabric time minus append time, as last published. Append time steps at once, and this
-        offset follows some seconds later; fabric time goes on in between.
+        offset follows some seconds later; fabric time continues steadily.
         """
         return self.now_ns(log_ns, monotonic_ns) + self.offset_ns(log_offset_ns, monotonic_ns)

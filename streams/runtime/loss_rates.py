@@ -1,10 +1,10 @@
 """Loss rates of links by likelihood: the fewest links that explain the losses of the paths.
 
 The losses of a path are Poisson-distributed; their rate is the sum of its elements' rates. `find_lossy` adds
-links one by one, each time the one that raises the likelihood most, and fits all rates again.
+links one by one, each time the link that raises the likelihood most, and fits all rates again.
 
 An incomplete route also crosses unknown links, and any of them may lose its packets. So its losses count
-against a known link only as far as the complete routes over that link agree.
+against a known link only so far as the complete routes over that link agree.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Z_95: Final = 1.959964
 
 
 class ClassRate(NamedTuple):
-    """Loss rate of one traffic class. `is_lossy`: this class loses packets while another one does not."""
+    """Loss rate of one traffic class. `is_lossy`: this class loses packets while another class does not."""
 
     dscp: int
     rate: float
@@ -73,9 +73,10 @@ class Lossy:
 
 
 def wilson(lost: float, requests: float) -> tuple[float, float]:
-    """Return the 95% interval of the share lost / requests (Wilson 1927).
+    """Return the lower and upper bound of the 95% interval of the share lost / requests (Wilson 1927).
 
-    It has the shares s for which lost / requests is within z standard errors sqrt(s (1 - s) / requests) of s.
+    The interval has the shares s for which lost / requests is within z standard errors
+    sqrt(s (1 - s) / requests) of s.
     """
     if requests <= 0:
         return 0.0, 1.0
@@ -92,7 +93,7 @@ def find_lossy(
     links_first: Bools,
     incomplete: Bools | None = None,
 ) -> list[Lossy]:
-    """Return the lossy elements; the one that explains most comes first.
+    """Return the lossy elements, first the element that explains most losses.
 
     `rows`: [P, width] elements of each path, filled up with NOTHING; `lost`, `requests`: [P]; `links_first`:
     [E], elements preferred among those that explain the same losses; `incomplete`: [P], paths that also cross
@@ -131,11 +132,12 @@ def _next(
     links_first: Bools,
     complete: Bools,
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the element whose own rate raises the likelihood most, and those that raise it equally.
+    """Return the element whose own rate raises the likelihood most, and the elements that raise it equally.
 
     Let e be the expected losses of a path, l its losses, n its requests, and w = max(l - e, 0) the surplus
     that is attributed to the element. Its best rate is r = sum(w) / sum(n). To first order, the gain over
-    rate 0 is sum(l log(1 + n r / e)) - r sum(n). One that lowers its complete paths' likelihood is left out.
+    rate 0 is sum(l log(1 + n r / e)) - r sum(n). An element that lowers the likelihood of its complete paths
+    is left out.
     """
     width = rows.shape[1]
     flat = rows.reshape(-1)

@@ -31,7 +31,7 @@ NEVER_NS: Final = 2**62
 
 
 class Order(Enum):
-    """When, and in which order, a stage's inputs are taken."""
+    """The time and the order in which operators take a stage's input messages."""
 
     TIMED = "timed"
     """Once the log's clock is later by a set time; sorted by (log time, topic, partition, offset)."""
@@ -40,7 +40,7 @@ class Order(Enum):
 
 
 class Moment(NamedTuple):
-    """A moment of the log."""
+    """A log time, with the offset from it to fabric time."""
 
     log_ns: int
     """Log time: append time without the steps of the log's clock."""
@@ -65,7 +65,7 @@ class Owner:
     """The partitions of the inputs that this owner reads."""
 
     def owns(self, key: str) -> bool:
-        """Return whether this owner gets the messages of a key."""
+        """Return whether the messages of a key belong to this owner's partitions."""
         return partition_of(key, self.partition_count) in self.partitions
 
 
@@ -103,7 +103,7 @@ Past = Mapping[str, Sequence[Message]]
 
 @dataclass(slots=True)
 class Output:
-    """A message to publish, or rows to store. With no record, body or rows it is a tombstone."""
+    """A message to publish, or rows to store. Without record, body and rows it is a tombstone."""
 
     topic: Topic
     key: str
@@ -128,7 +128,7 @@ Work = Callable[[], Sequence[Output]]
 
 
 class Store(Protocol):
-    """Stores the rows of a stage's outputs; one thread at a time calls it."""
+    """Stores the rows of a stage's outputs; only one thread at a time may call it."""
 
     def insert(self, table: str, rows: Any, token: str) -> None:
         """Insert rows into a table, and return once they are stored.
@@ -138,7 +138,7 @@ class Store(Protocol):
         """
 
     def forget(self) -> None:
-        """Note that the insert that failed last will not be repeated here."""
+        """Note that the last failed insert will not be repeated here."""
 
 
 class Operator:
@@ -169,7 +169,7 @@ class Operator:
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Take the next messages of the inputs. Messages of a partition come in order.
 
-        A message that cannot be used is rejected; the others are still taken.
+        A message that cannot be used is rejected; the other messages are still taken.
         """
         for message in messages:
             try:
@@ -182,11 +182,11 @@ class Operator:
         raise NotImplementedError
 
     def due_ns(self) -> int:
-        """Return the log time at which `advance` next has something to do; 0: at once."""
+        """Return the log time, ns, at which `advance` is next needed; 0: at once."""
         raise NotImplementedError
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
-        """Advance to a moment; return the outputs, or work that returns them.
+        """Advance to a moment; return the outputs, or slow work that returns the outputs.
 
         `moment` is later than the newest message only if the runner has read to the end of the inputs. Until
         returned work has ended, the runner calls no other method.
@@ -196,30 +196,30 @@ class Operator:
     def needed_from(self) -> int:
         """Return the first offset of the owner's partition that a new owner must take again.
 
-        The runner commits it once the outputs of all earlier advances are acknowledged.
+        The runner commits this offset once the outputs of all earlier advances are acknowledged.
         """
         return NEVER_NS
 
     def status(self) -> str:
-        """Return a line for the worker's status; empty if all is well."""
+        """Return a line for the worker's status; empty if the operator has no problem."""
         return ""
 
     def close(self, tables: FabricTables) -> None:
         """Release views of tables: the operator's partition was revoked."""
 
     def keep_up(self, spent_ns: int, waited_ns: int) -> None:
-        """Adapt to the machine's speed. `spent_ns`: time that work took; `waited_ns`: time of messages."""
+        """Adapt to the machine's speed. `spent_ns`: duration of work; `waited_ns`: age of messages."""
 
     def level(self) -> str:
-        """Return the level that `keep_up` chose; a replay passes it to `set_level`."""
+        """Return the level of detail that `keep_up` chose; a replay passes it to `set_level`."""
         return ""
 
     def set_level(self, level: str) -> None:
-        """Set the level that `keep_up` chose in the run that is replayed."""
+        """Set the level of detail that `keep_up` chose in the run that is replayed."""
 
 
 class Stage(ABC):
-    """One stage: its inputs and outputs, and a factory of its operators."""
+    """One stage: its inputs and outputs, and a factory for its operators."""
 
     name: str
     owner: Topic
@@ -246,12 +246,15 @@ class Stage(ABC):
         return log_ns // NS_PER_MS
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return published records from which a new owner continues. `partition_count`: of its topic."""
+        """Return the published records from which a new owner continues.
+
+        `partition_count`: number of partitions of the owner topic.
+        """
         return ()
 
     @abstractmethod
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> Operator:
-        """Return the operator of a partition; if `partition` is -1, of all partitions of the owner."""
+        """Return the operator of a partition, or of all partitions of the owner if `partition` is -1."""
 
 
 def records_of(
@@ -260,7 +263,7 @@ def records_of(
     registry: codec.Registry | None = None,
     check: Callable[[R, int], R] | None = None,
 ) -> list[R]:
-    """Return the records of a restored topic; those that cannot be used are left out.
+    """Return the records of a restored topic; omit records that cannot be used.
 
     `check` is called with a record and its append time; it raises BadRecord if the record is implausible.
     """

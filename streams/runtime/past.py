@@ -1,4 +1,4 @@
-"""Collects the published records from which a new owner continues, as a stage declares them."""
+"""Collects the published records from which a new owner continues, according to the stage's `Restore`s."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streams.runtime.operator import Past, Restore
 
 
 def start_of(restore: Restore, log_ns: int) -> Start:
-    """Return from where an owner that begins at `log_ns` reads the records of `restore`."""
+    """Return the start from which an owner that begins at `log_ns` reads the records of `restore`."""
     return restore.start if isinstance(restore.start, Start) else restore.start(log_ns)
 
 
@@ -23,7 +23,7 @@ class PastMessages:
         self._newest: dict[object, Message] = {}
 
     def add(self, message: Message) -> None:
-        """Keep a message, and drop the one that it replaces."""
+        """Keep a message, and drop the message of the same key if only the last one is restored."""
         if not self._restore.last_per_key:
             self._all.append(message)
         elif message.value is None:
@@ -43,9 +43,9 @@ def past_of(
     log_ns: int,
     ends: Mapping[Place, int],
 ) -> Past:
-    """Return what an owner that begins at `log_ns` restores. `messages`: by topic.
+    """Return the messages that an owner restores when it begins at `log_ns`. `messages`: by topic.
 
-    `ends`: end offset of each partition, if that is not just after the last message.
+    `ends`: end offset of each partition, if it is not just after the last message.
     """
     past: dict[str, Sequence[Message]] = {}
     for restore in restores:

@@ -13,12 +13,12 @@ DETAIL_CHARACTERS: Final = 300
 
 
 def failed_evaluation(topic: str, key: str) -> Message:
-    """Return a message to reject in the name of a failed evaluation that no single message caused."""
+    """Return a message to reject for a failed evaluation that no single message caused."""
     return Message(0, topic, -1, -1, key, None)
 
 
 def reject_record(message: Message, reader: str, reason: RejectReason, detail: str) -> Reject:
-    """Return the `Reject` of one message."""
+    """Return the `Reject` record for a message that `reader` could not use."""
     value = message.value or b""
     return {
         "topic": message.topic,
@@ -35,5 +35,5 @@ def reject_record(message: Message, reader: str, reason: RejectReason, detail: s
 
 
 def _one_line(text: str) -> str:
-    """Return text whose control characters are escaped, as the format of `Reject.detail` requires."""
+    """Return text with its control characters escaped, as the format of `Reject.detail` requires."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -76,7 +76,7 @@ def split_pair(key: str) -> tuple[str, str]:
 def link_rate_bps(link: str, topology: Topology, speeds_bps: Mapping[str, int]) -> int:
     """Return the rate of a directed link, bit/s; 0 if unknown.
 
-    It comes from the topology file, else from the NIC at the link's end. `speeds_bps` is
+    The rate comes from the topology file, else from the NIC at the link's end. `speeds_bps` is
     `Inventory.speeds_bps`.
     """
     rate_bps = topology.rate_bps(link)
@@ -91,7 +91,7 @@ def link_rate_bps(link: str, topology: Topology, speeds_bps: Mapping[str, int]) 
 
 
 class RouteTable(GlobalTable):
-    """Maps directed pair, leg and entropy value to route; filled from `PathMaps` records."""
+    """Maps directed NIC pair, leg and entropy value to route; filled from `PathMaps` records."""
 
     topic = PATHS
 
@@ -112,7 +112,7 @@ class RouteTable(GlobalTable):
         """The pairs that the latest versions changed, in order."""
 
     def apply(self, record: PathMaps, append_ns: int) -> None:
-        """Apply a record. Raises BadRecord if it is invalid."""
+        """Replace the routes of a NIC pair by those of a record. Raises BadRecord if it is invalid."""
         if len(self._names) > self._max_names:
             self._forget_names()
         pair = (self._one(record["nic"]), self._one(record["peer"]))
@@ -123,18 +123,17 @@ class RouteTable(GlobalTable):
         self._refresh_pairs(changed - {pair})
 
     def __len__(self) -> int:
-        """Return the number of directed pairs."""
+        """Return the number of directed NIC pairs."""
         return len(self._pairs)
 
     def snapshot(self) -> RouteTable:
-        """Return the routes as they are now, for another thread; the copy takes no messages."""
+        """Return a copy of the present routes for another thread; the copy takes no messages."""
         copy = RouteTable()
         copy.version, copy._pairs, copy._whole = self.version, dict(self._pairs), dict(self._whole)
         return copy
 
     def _vote(self, pair: Pair, routes: Routes | None, append_ns: int) -> set[Pair]:
-        """Count the cables of a pair's new record instead of its previous one; return the pairs whose doubts
-        change."""
+        """Count the cables of a pair's new record, not of its last; return the pairs whose doubts change."""
         before = _cables(self._record_of(pair)) if pair in self._voted_ns else set()
         self._voted_ns.pop(pair, None)
         if routes is not None:
@@ -154,7 +153,7 @@ class RouteTable(GlobalTable):
         return ended
 
     def _record_of(self, pair: Pair) -> Routes:
-        """Return a pair's routes as recorded, with doubted cables."""
+        """Return a pair's recorded routes, including doubted cables."""
         return self._recorded.get(pair) or self._pairs.get(pair, {})
 
     def _refresh_pairs(self, pairs: Iterable[Pair]) -> None:
@@ -208,11 +207,11 @@ class RouteTable(GlobalTable):
         )
 
     def _one(self, value: Any) -> Any:
-        """Return one shared object for all equal values: the routes of a fleet repeat a few links often."""
+        """Return one shared object for all equal values: routes of a fleet often repeat a few links."""
         return self._names.setdefault(value, value)
 
     def _forget_names(self) -> None:
-        """Drop names that are not in use: flows come and go, and each may have its own route."""
+        """Drop link names that no route uses: flows come and go, and each may have its own route."""
         self._names = {}
         for pair, routes in chain(self._pairs.items(), self._recorded.items()):
             for at, route in routes.items():
@@ -221,7 +220,7 @@ class RouteTable(GlobalTable):
         self._max_names = NAMES_KEPT + 2 * len(self._names)
 
     def remove(self, key: str) -> None:
-        """Remove the routes of a pair."""
+        """Remove the routes of a NIC pair."""
         try:
             pair = split_pair(key)
         except ValueError:
@@ -242,7 +241,7 @@ class RouteTable(GlobalTable):
         self._changed.append(pair)
 
     def changed(self, since: int) -> Collection[tuple[str, str]] | None:
-        """Return the directed pairs whose routes changed since a version; None if it is too old."""
+        """Return the directed pairs whose routes changed since a version; None if the version is too old."""
         count = self.version - since
         if not 0 <= count <= len(self._changed):
             return None
@@ -254,13 +253,12 @@ class RouteTable(GlobalTable):
         return of_pair.get((REQUEST, path), ()) if of_pair is not None else ()
 
     def reverse(self, nic: str, peer: str, path: int) -> Links:
-        """Return the links of the answers to those requests, in order from `peer` to `nic`; empty if not all
-        are known."""
+        """Return the links of `peer`'s answers to `nic`, in order; empty if not all are known."""
         of_pair = self._whole.get((peer, nic))
         return of_pair.get((ANSWER, path), ()) if of_pair is not None else ()
 
     def known(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
-        """Return the known links of the requests and of the answers, which may have gaps."""
+        """Return the known links of the requests, and of the answers; either may have gaps."""
         return self.route(nic, peer, path).links, self.route(peer, nic, path, ANSWER).links
 
     def route(self, nic: str, peer: str, path: int, leg: str = REQUEST) -> Route:
@@ -281,7 +279,7 @@ class RouteTable(GlobalTable):
         return dict(self._pairs.get((nic, peer), {}))
 
     def links(self) -> set[str]:
-        """Return every directed link of any route."""
+        """Return every directed link that any route crosses."""
         return {
             link for of_pair in self._pairs.values() for route in of_pair.values() for link in route.links
         }
@@ -298,8 +296,10 @@ def _without(route: Route, doubted: Set[str]) -> Route:
 
 
 def _comparable(routes: Mapping[tuple[str, int], Route]) -> dict[tuple[str, int], tuple[Any, ...]]:
-    """Return the parts of routes that count as a change if they differ. Times are left out, because a
-    restarted prober resets them."""
+    """Return the parts of routes that count as a change if they differ.
+
+    Times are omitted, because a restarted prober resets them.
+    """
     return {
         at: (route.links, route.complete, route.found, route.contradiction) for at, route in routes.items()
     }

@@ -1,4 +1,4 @@
-"""Settings of a stream worker."""
+"""Settings of a stream worker, including those of its clock solver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Stage = Literal["map", "solve", "links", "policy", "sink"]
 
 
 class SolveSettings(StrictModel):
-    """Settings of the clock solver."""
+    """Limits and intervals of the clock solver."""
 
     wander_ppb_per_sqrt_s: float = Field(
         default=10.0,
@@ -54,7 +54,7 @@ class SolveSettings(StrictModel):
 
 
 class StreamSettings(StrictModel):
-    """Settings of one stream worker."""
+    """Settings of one stream worker: its cluster, stages and limits."""
 
     kafka: KafkaSettings = KAFKA
     control: ControlSettings = Field(

@@ -27,8 +27,7 @@ class SharedRiskRules:
     """Smallest share of the node's members that must have failed."""
 
     def has_enough(self, failed: int, members: int = 0) -> bool:
-        """Return whether `failed` failures point to one cause. `members`: number of members of the node, 0 if
-        unknown."""
+        """Return whether `failed` failures indicate one cause. `members`: of the node; 0 if unknown."""
         return failed >= max(self.min_members, members * self.min_share)
 
 
@@ -41,7 +40,7 @@ DOWN_CABLES: Final = SharedRiskRules(min_members=3, window_ns=2 * NS_PER_S, min_
 
 
 def group_by_node(failed: Iterable[tuple[Member, Iterable[str]]]) -> dict[str, set[Member]]:
-    """Return the failed members of each node. `failed` gives each member with its nodes."""
+    """Return, by node, its failed members. `failed` gives each member with its nodes."""
     groups: dict[str, set[Member]] = {}
     for member, nodes in failed:
         for node in nodes:

@@ -1,9 +1,9 @@
 """Runs stages in one process over a simulated log: no Kafka, no threads, no clock but the log's.
 
 The log's time passes from one event to the next: a message is appended, or an operator is due. So the result
-does not depend on the number of calls in which time passes. All messages of one moment are taken together, as
-a worker takes what it has read. Then the operators advance in the order of their stages and partitions:
-as-read ones after each take, all others when they are due.
+does not depend on the number of calls in which time passes. All messages of one moment are taken together,
+like the messages that a worker has read. Then the operators advance in the order of their stages and
+partitions: as-read operators after each take, all others when they are due.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SimOutput(NamedTuple):
 
 
 class _Running:
-    """One operator. `owner_place`: its partition of the owner topic; `delay_ns`: behind the log's clock."""
+    """One operator. `owner_place`: its owner topic partition; `delay_ns`: its lag behind the log's clock."""
 
     def __init__(
         self, stage: Stage, operator: Operator, owner_place: Place, delay_ns: int, now_ns: int
@@ -63,14 +63,14 @@ class _Running:
         """Maps topic to messages of those inputs that were not needed yet."""
 
     def next_ns(self) -> int:
-        """Return the log time of the next advance; 0 if it is due at once."""
+        """Return the log time of the next advance, ns; 0 if it is due at once."""
         due_ns = self.operator.due_ns()
         if not self.delay_ns:
             return due_ns
         return due_ns + self.delay_ns if due_ns else self.advanced_ns + POLL_NS
 
     def take(self, messages: Sequence[Message], now_ns: int, tables: FabricTables) -> None:
-        """Pass messages to the operator in the order of the inputs; keep those that are not needed yet."""
+        """Pass messages to the operator in the order of the inputs; keep messages that are not needed yet."""
         needed: list[Message] = []
         for message in messages:
             kept_messages = self._kept.get(message.topic)
@@ -170,7 +170,7 @@ class SimRunner:
         self.append(Message(at_ns, output.topic.name, partition, -1, output.key, value))
 
     def append(self, message: Message) -> None:
-        """Append a message of a recorded log at its append time; the next offset replaces one below 0."""
+        """Append a recorded message at its append time; an offset below 0 is replaced by the next one."""
         if message.append_ns < self.now_ns:
             message.append_ns = message.log_ns = self.now_ns
         if self.tap is not None:
@@ -179,7 +179,7 @@ class SimRunner:
         self._published += 1
 
     def advance(self, to_ns: int) -> list[SimOutput]:
-        """Let time pass to `to_ns`, inclusive; return the outputs of the operators in that time."""
+        """Let time pass to `to_ns`, inclusive; return the outputs of the operators in this period."""
         outputs: list[SimOutput] = []
         while (at_ns := self._next_ns()) <= to_ns:
             self.now_ns = max(self.now_ns, at_ns)
@@ -240,7 +240,7 @@ class SimRunner:
             yield number, partition
 
     def _begin(self, number: int, stage: Stage, partition: int, count: int) -> _Running:
-        """Add an operator without a past, and return it."""
+        """Add an operator without restored records, and return it."""
         places = tuple(
             (stage_input.topic.name, number)
             for stage_input in stage.inputs
@@ -281,7 +281,7 @@ class SimRunner:
         return outputs
 
     def _schedule(self, place: tuple[int, int], running: _Running, due_ns: int) -> None:
-        """Plan an operator's next advance."""
+        """Set the log time of an operator's next advance."""
         if due_ns != running.due_ns:
             running.due_ns = due_ns
             if due_ns < NEVER_NS:

@@ -1,6 +1,6 @@
-"""The steps of as-read operators: what each took before each advance, as records of `fabric.steps`.
+"""The steps of as-read operators: the messages taken before each advance, as records of `fabric.steps`.
 
-The log does not tell in which order a worker read its topics. So each advance is recorded as a step: its log
+The log does not show in which order a worker read its topics. So each advance is recorded as a step: its log
 time, and how far each input and table had been read. Equal steps give equal output.
 """
 
@@ -33,12 +33,12 @@ class BadSteps(ValueError):
 
 
 class MissingSteps(ValueError):
-    """Raised if steps of an epoch are not in the log, so that later ones cannot be replayed."""
+    """Raised if steps of an epoch are not in the log, so that later steps cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """The begin of an operator: all on which its first output depends."""
+    """The initial conditions of an operator, on which its first output depends."""
 
     stage: str
     partition: int
@@ -55,7 +55,7 @@ class Epoch:
 
 @dataclass(slots=True)
 class Step:
-    """One advance of an operator."""
+    """One advance of an operator: its log time, and how far inputs and tables had been read."""
 
     number: int
     log_ns: int
@@ -65,7 +65,7 @@ class Step:
 
 
 def key_of(stage: str, partition: int) -> str:
-    """Return the key of an operator's records of steps."""
+    """Return the key of an operator's `Steps` records."""
     return f"{stage}/{partition}"
 
 
@@ -73,7 +73,7 @@ class StepLog:
     """Collects the steps of one operator until they are published."""
 
     def __init__(self, epoch: Epoch, owner: Place) -> None:
-        """`owner`: the partition that the operator owns."""
+        """Begin with no steps. `owner`: the partition that the operator owns."""
         self._epoch, self._owner = epoch, owner
         self._is_idle = False
         self._numbers: dict[Place, int] = {}
@@ -123,7 +123,7 @@ class StepLog:
         return at_us * NS_PER_US
 
     def note_idle(self) -> None:
-        """Mark the last advance as without effect: its messages may be taken with those of the next."""
+        """Mark the last advance as without effect: its messages may be merged with those of the next step."""
         if not self._elapsed_us:
             return  # its record was published while it worked
         has_choices = bool(self._choices) and self._choices[-1]["step"] == self._count - 1
@@ -136,7 +136,7 @@ class StepLog:
         return not has_choices and all(number == self._numbers.get(self._owner) for number, _ in moves)
 
     def _extend(self, at_us: int, moves: Sequence[tuple[int, int]]) -> None:
-        """Move the last step, which had no effect, to this time and add these moves."""
+        """Move the last step, which had no effect, to `at_us`, and add the numbers of messages in `moves`."""
         self._elapsed_us[-1] += at_us - self._last_us
         for number, messages in moves:
             if self._moved[-1]:
@@ -165,7 +165,7 @@ class StepLog:
             self._topology_digest = text
 
     def record(self) -> Steps | None:
-        """Return the steps since the last record; None if there are none."""
+        """Return the steps since the last record; None if there are no new steps."""
         if not self._elapsed_us:
             return None
         epoch, is_whole = self._epoch, self._is_whole
@@ -200,7 +200,7 @@ class StepLog:
         return record
 
     def _begin_whole(self) -> None:
-        """Make the next record repeat what still holds of earlier records, so that it stands alone."""
+        """Make the next record self-contained: repeat the values of earlier records that still hold."""
         self._whole_us, self._begin_topology = self._begin_us, self._topology_digest
         self._new_inputs, self._starts = list(self._numbers), list(self._positions)
         self._choices = [{**choice, "step": self._count} for choice in self._in_force.values()]
@@ -216,7 +216,7 @@ class StepLog:
 
 
 def epoch_of(record: Steps) -> Epoch:
-    """Return the begin of an operator from a record that stands alone. Raises BadSteps."""
+    """Return the initial conditions of an operator from a self-contained record. Raises BadSteps."""
     _check_lengths(record)
     ends = zip(map(_place_of, record["restored"]), record["restored_ends"], strict=True)
     return Epoch(
@@ -232,7 +232,7 @@ def epoch_of(record: Steps) -> Epoch:
 
 
 class StepReader:
-    """Converts records of one operator and epoch, in order, into steps, from any record that stands alone."""
+    """Converts records of one operator and epoch, in order, to steps, from any self-contained record on."""
 
     def __init__(self) -> None:
         self._begin()
@@ -252,7 +252,7 @@ class StepReader:
     def steps(self, records: Iterable[Steps], from_ns: int = 0) -> Iterator[Step]:
         """Yield the steps from a log time on. Raises MissingSteps or BadSteps.
 
-        A gap before `from_ns` is allowed if a record that stands alone follows it. If `from_ns` is 0, all
+        A gap before `from_ns` is allowed if a self-contained record follows it. If `from_ns` is 0, all
         steps of the epoch are yielded.
         """
         has_gap = False
@@ -283,8 +283,7 @@ class StepReader:
         return record["first_step"] <= self._next
 
     def read(self, record: Steps) -> Iterator[Step]:
-        """Yield the steps of the next record. Raises MissingSteps if steps before it are missing, or
-        BadSteps."""
+        """Yield the steps of the next record. Raises BadSteps, or MissingSteps if it leaves a gap."""
         if not self.follows(record):
             missing = f"{self._next or 0} to {record['first_step'] - 1}"
             raise MissingSteps(f"{_name_of(record)}: steps {missing} are not in the log")
@@ -322,13 +321,13 @@ class StepReader:
             self._positions.append(start)
 
     def place_of(self, choice: StepChoice) -> Place | None:
-        """Return the partition of the input that a choice is about; None if it is about none."""
+        """Return the input partition that a choice concerns; None if it concerns none."""
         return None if choice["input_number"] < 0 else self._places[choice["input_number"]]
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The steps of one operator and epoch, from the begin of a replay on."""
+    """The steps of one operator and epoch that a replay runs."""
 
     epoch: Epoch
     steps: Iterator[Step]
@@ -342,15 +341,15 @@ class Recording:
 
     @property
     def begin_ns(self) -> int:
-        """Log time at which the operator begins."""
+        """Log time at which the operator begins, ns."""
         return self.from_ns or self.epoch.epoch * NS_PER_MS
 
 
 def recording_of(records: Iterable[Steps], from_ns: int = 0) -> Recording:
-    """Return the steps of an epoch, given its records in order. The records are read only as they are needed.
+    """Return the steps of an epoch, given its records in order. The records are read only when needed.
 
-    `from_ns`: log time before which steps are only counted. The operator then begins there like a new owner,
-    and its first outputs may differ. With 0 it begins with the epoch. Raises MissingSteps or BadSteps.
+    `from_ns`: log time before which steps are only counted. The operator then begins at this time like a new
+    owner, and its first outputs may differ. With 0 it begins with the epoch. Raises MissingSteps or BadSteps.
     """
     reader = StepReader()
     steps = reader.steps(records, from_ns)

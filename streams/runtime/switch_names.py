@@ -1,7 +1,7 @@
-"""Finds which names belong to one switch: a path enters a switch by one name and leaves it by another.
+"""Finds names that belong to one switch: a path enters a switch by one name and leaves it by another.
 
 Several leaves may answer from one address, the anycast gateway of their hosts. Then a path leads from that
-address over other switches back to it. Its leaf is then named by address and NIC.
+address over other switches back to it. Such a leaf is named by the address and the NIC.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AT: Final = "@"
 
 
 class SwitchNames(NamedTuple):
-    """The names of the switches of one route."""
+    """The relations between switch names that one route shows: equal names, leaves and anycast addresses."""
 
     joins: frozenset[tuple[str, str]] = frozenset()
     """Pairs of names that belong to one switch."""
@@ -29,7 +29,7 @@ class SwitchNames(NamedTuple):
     """Addresses at both ends of the route."""
 
     def union(self, other: SwitchNames) -> SwitchNames:
-        """Return the names of both routes."""
+        """Return the names of this route and of another."""
         return SwitchNames(self.joins | other.joins, self.leaves | other.leaves, self.anycast | other.anycast)
 
 

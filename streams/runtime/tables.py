@@ -1,6 +1,6 @@
 """The tables that every worker keeps in memory: the interface, the inventory and the newest clocks.
 
-A `GlobalTable` (as in Kafka Streams) holds a whole compacted topic. A runner fills it;
+A `GlobalTable` (the term of Kafka Streams) holds a whole compacted topic. A runner fills it;
 this module has no I/O.
 """
 
@@ -34,7 +34,7 @@ MAX_UNSOLVED_NS: Final = 30 * NS_PER_S
 
 
 class GlobalTable:
-    """A table that is filled from one topic."""
+    """A table that a runner fills from one topic."""
 
     topic: ClassVar[Topic[Any]]
 
@@ -45,13 +45,13 @@ class GlobalTable:
         registry: codec.Registry | None = None,
         append_ns: int = MAX_NS,
     ) -> None:
-        """Apply one message with its append time. Raises BadRecord if it is invalid."""
+        """Apply one message with its append time. Raises BadRecord if the message is invalid."""
         self.take_message(Message(append_ns, self.topic.name, 0, 0, key, value), registry)
 
     def take_message(
         self, message: Message, registry: codec.Registry | None = None, append_ns: int | None = None
     ) -> None:
-        """Apply a message. `append_ns`: its time, if not the log's. Raises BadRecord if invalid."""
+        """Apply a message. `append_ns`: its time, if not the log's. Raises BadRecord if it is invalid."""
         if message.value is not None:
             record = message.decoded(self.topic, registry)
             self.apply(record, message.append_ns if append_ns is None else append_ns)
@@ -59,16 +59,16 @@ class GlobalTable:
             self.remove(message.key)
 
     def apply(self, record: Any, append_ns: int) -> None:
-        """Apply a record, unchanged: other objects hold it too. Raises BadRecord if it is invalid."""
+        """Apply a record without changing it: other objects hold it too. Raises BadRecord if invalid."""
         raise NotImplementedError
 
     def remove(self, key: str) -> None:
-        """Remove what earlier messages of a key stated."""
+        """Remove the values that earlier messages of a key set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A NIC in the inventory."""
+    """A NIC in the inventory, with its shard and clock."""
 
     nic: str
     host: str
@@ -95,7 +95,7 @@ class Inventory(GlobalTable):
         self._stamp_error_ns: dict[str, int] = {}
 
     def apply(self, record: Nic, append_ns: int) -> None:
-        """Apply a record."""
+        """Add or replace the NIC of a record."""
         nic, name = record, record["nic"]
         self.simulated.take(name, nic, append_ns)
         member = Member(name, nic["host"], nic["shard"], nic["clock"], nic["rail"], nic["rack"])
@@ -120,7 +120,7 @@ class Inventory(GlobalTable):
             self.probe_slots[nic] = slots
 
     def remove(self, key: str) -> None:
-        """Remove a NIC."""
+        """Remove a NIC from the inventory."""
         self.simulated.take(key, None, MAX_NS)
         if self.members.pop(key, None) is None:
             return
@@ -130,12 +130,12 @@ class Inventory(GlobalTable):
         self.version += 1
 
     def member(self, nic: str) -> Member:
-        """Return a NIC as a member; an unknown NIC is in the default shard and has its own clock."""
+        """Return the `Member` of a NIC; an unknown NIC gets the default shard and a clock of its own."""
         member = self.members.get(nic)
         return member if member is not None else Member(nic, host_of(nic), self.default_shard, nic)
 
     def shards(self) -> list[str]:
-        """Return every shard, the default one first."""
+        """Return the name of every shard, the default shard first."""
         others = {member.shard for member in self.members.values()} - {self.default_shard}
         return [self.default_shard, *sorted(others)] if self.default_in_use() else sorted(others)
 
@@ -144,11 +144,11 @@ class Inventory(GlobalTable):
         return not self.members or any(m.shard == self.default_shard for m in self.members.values())
 
     def clock_of(self) -> dict[str, str]:
-        """Return the clock of each NIC."""
+        """Return, by NIC, the name of its clock."""
         return {name: member.clock for name, member in self.members.items()}
 
     def stamp_errors_ns(self) -> dict[str, int]:
-        """Return the smallest timestamp error of each clock's NICs, ns, if NICs announce one."""
+        """Return, by clock, the smallest timestamp error that one of its NICs announces, ns."""
         errors_ns: dict[str, int] = {}
         for name, member in self.members.items():
             error_ns = self._stamp_error_ns.get(name, 0)
@@ -177,7 +177,7 @@ class _Window:
 
 
 class ClockTable(GlobalTable):
-    """Maps clock to its newest model, keeps each shard's newest records; filled from `ClockOffsets`."""
+    """Maps clock to its newest model, and shard to its newest records; filled from `ClockOffsets`."""
 
     topic = CLOCK_OFFSETS
 
@@ -217,7 +217,7 @@ class ClockTable(GlobalTable):
         self.version += 1
 
     def _forget_later(self, record: ClockOffsets) -> None:
-        """Drop the shard's windows after this one: log time stepped back."""
+        """Drop the shard's windows later than this record's: log time stepped back."""
         shard, number = record["shard"], record["window"]
         self._newest_window = min(self._newest_window, number)
         if self._shards.get(shard, _Window()).number > number:
@@ -257,7 +257,7 @@ class ClockTable(GlobalTable):
     def lost_ns(self, shard: str, log_ns: int) -> int:
         """Return how far a simulated shard's time fell behind the log's clock since the newest window, ns.
 
-        `log_offset_ns` was measured in that window, so the present fabric time is earlier by this much.
+        `log_offset_ns` was measured in that window, so the present fabric time is earlier by this time.
         """
         if self._solved_log_ns is None:
             return 0
@@ -265,14 +265,14 @@ class ClockTable(GlobalTable):
         return self._inventory.simulated.lost_ns(shard, elapsed_ns)
 
     def newest(self, shard: str) -> list[ClockOffsets]:
-        """Return all parts of the shard's newest complete window; empty if there is no such window."""
+        """Return all parts of the shard's newest complete window; empty if no window is complete."""
         for window in (self._shards.get(shard), self._previous.get(shard)):
             if window is not None and window.complete:
                 return [window.parts[part] for part in sorted(window.parts)]
         return []
 
     def state_of(self, nic: str, log_now_ns: int) -> ClockSync:
-        """Return the state of a NIC's clock at a log time."""
+        """Return whether a NIC's clock is SYNCED, in HOLDOVER or UNSYNCED at a log time."""
         model = self._clocks.get(self._inventory.member(nic).clock)
         if model is None or model.state == ClockSync.UNSYNCED:
             return ClockSync.UNSYNCED
@@ -284,7 +284,7 @@ class ClockTable(GlobalTable):
         )
 
     def models(self) -> Mapping[str, ClockLine]:
-        """Return the clock model of each NIC (and of each clock), for every usable clock."""
+        """Return the clock model of each NIC, and of each clock by its own name, for every usable clock."""
         version = (self.version, self._inventory.version)
         if self._models_version != version:
             newest = max((clock.end_log_ns for clock in self._clocks.values()), default=0)

@@ -1,7 +1,7 @@
 """The thresholds that can be changed at run time: names, defaults and limits.
 
-`Thresholds` has the active values: the defaults, overridden by the newest `ActuatorConfig` records. A
-threshold's name carries its unit.
+`Thresholds` holds the active values: the defaults, overridden by the newest `ActuatorConfig` records. A
+threshold's name includes its unit.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Thresholds(Mapping[str, float]):
     """The active threshold values by name; immutable."""
 
     def __init__(self, changed: Mapping[str, float] | None = None) -> None:
-        """Use the defaults, overridden by `changed`. Raises ValueError as `check_value` does."""
+        """Use the defaults, overridden by `changed`. Raises ValueError for an unknown name or bad value."""
         self._values = {name: threshold.default for name, threshold in THRESHOLDS.items()}
         for name, value in (changed or {}).items():
             self._values[name] = check_value(name, value)
@@ -198,7 +198,7 @@ class Thresholds(Mapping[str, float]):
     def of(cls, records: Iterable[ActuatorConfig]) -> tuple[Thresholds, list[str]]:
         """Return the thresholds that `ActuatorConfig` records set, and a message about each invalid value.
 
-        A later record overrides an earlier one; an invalid value changes nothing.
+        A later record overrides an earlier one; an invalid value is ignored.
         """
         changed: dict[str, float] = {}
         refused = []

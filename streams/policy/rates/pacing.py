@@ -52,7 +52,7 @@ class _Delay(NamedTuple):
 # An existing queue is drained in addition: until it is gone, senders get share (1 - min(delay / D, m)), and
 # the queue has twice the time that this takes before the share is cut.
 class Pacing:
-    """Paces the incasts of one shard. `rate_of` returns a directed link's bit/s, 0 if unknown."""
+    """Decides the paces of the senders of a shard's incasts. `rate_of` returns a link's bit/s, or 0."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""The worker's runners: the only package here that uses faust and aiokafka."""
+"""The worker that runs stages on Faust: the only package here that uses faust and aiokafka."""

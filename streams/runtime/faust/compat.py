@@ -1,7 +1,7 @@
 """All uses of private attributes of Faust 0.15.3 and aiokafka 0.14.
 
-Faust decides which partitions this worker owns and commits their positions. Messages bypass its streams: a
-`Receiver` gets whole batches of a partition, because Faust's way costs 0.1 ms and more a message.
+Faust decides which partitions this worker owns and commits their positions. Messages bypass Faust's streams,
+which cost 0.1 ms and more a message: a `Receiver` gets whole batches of a partition.
 
 Both libraries are pinned, because an update can break this module without a warning. Each workaround names
 its upstream issue; "no issue" means that upstream offers no setting and has no report. `watchdog.py` handles
@@ -39,7 +39,7 @@ LAST_TASKS_S: Final = 1.0
 
 
 class PromptWorker(faust.Worker):
-    """A Faust worker that ends once its tasks have ended. No issue: Mode always waits for a second."""
+    """A Faust worker that ends once its tasks have ended. No issue: mode (Faust's library) waits a second."""
 
     async def _sentinel_task(self) -> None:
         if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -49,10 +49,11 @@ class PromptWorker(faust.Worker):
 def tune_fetcher(app: Any, read_ahead_s: float, wait_ms: int, min_bytes: int = 1) -> None:
     """Set how a Faust app fetches, once its consumer has started. No issue.
 
-    aiokafka has one fetch request under way per broker, for the partitions without buffered messages. After
+    aiokafka has one pending fetch request per broker, for the partitions without buffered messages. After
     `read_ahead_s` it also fetches while messages of other partitions are still buffered. A shorter delay
-    reads ahead sooner, but those requests leave the buffered partitions out. The broker waits up to `wait_ms`
-    for `min_bytes`. Faust offers none of the three settings; its values are 100 ms, 1.5 s and 1 byte.
+    reads ahead sooner, but these early requests omit the buffered partitions. The broker waits up to
+    `wait_ms` for `min_bytes`. Faust offers none of the three settings; its values are 100 ms, 1.5 s and 1
+    byte.
     """
     fetcher = app.consumer._thread._consumer._fetcher
     fetcher._prefetch_backoff = read_ahead_s
@@ -99,9 +100,9 @@ async def _beyond_end(thread: Any, committed: Mapping[TP, int | None]) -> set[TP
 
 
 def position(app: Any, tp: TP) -> int | None:
-    """Return one past the last offset that aiokafka handed to Faust; None if there is none.
+    """Return one past the last offset that aiokafka delivered to Faust; None before the first message.
 
-    The public `position` waits until there is one. No issue.
+    The public `position` waits until there is a position. No issue.
     """
     assignment = app.consumer._thread._consumer._subscription.subscription.assignment
     partition = TopicPartition(tp.topic, tp.partition)
@@ -112,7 +113,7 @@ def position(app: Any, tp: TP) -> int | None:
 
 
 class Receiver(Protocol):
-    """Takes the messages of one topic and states how far they are processed."""
+    """Takes the messages of one topic and reports up to which offset they are processed."""
 
     @property
     def has_capacity(self) -> bool:
@@ -122,13 +123,13 @@ class Receiver(Protocol):
         """Take the next messages of a partition, in order; return False if they must be fetched again."""
 
     def commit_position(self, tp: TP) -> int | None:
-        """Return the offset from which a new owner reads the partition; None if none is to be committed."""
+        """Return the offset from which a new owner reads the partition; None to commit nothing."""
 
 
 def read_batches(app: Any, topic: str, receiver: Receiver | None) -> None:
     """Make a topic part of the app's consumer group, before the app starts.
 
-    Its messages go to `receiver`. Without a receiver the partitions are assigned, but never fetched.
+    The topic's messages go to `receiver`. Without a receiver the partitions are assigned, but never fetched.
     """
     app.topics.add(
         app.topic(topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
@@ -148,14 +149,14 @@ def run_consumer_in_loop(app: faust.App, cluster: KafkaSettings) -> None:
 
 
 class _LoopWorker:
-    """Replaces mode's worker thread: runs the service as a task."""
+    """Replaces the worker thread of mode, Faust's service library: runs the service as a task."""
 
     def __init__(self, service: Any) -> None:
         self._service = service
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the service."""
+        """Start the service as a task of the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._service._serve(), name="consumer")
 
     def stop(self) -> None:
@@ -170,7 +171,7 @@ class _ConsumerTask(driver.AIOKafkaConsumerThread):
         super().__init__(consumer, loop=loop, thread_loop=loop, **kwargs)
 
     async def call_thread(self, fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the function directly."""
+        """Call the function directly, because the consumer has no thread of its own."""
         result = fun(*args, **kwargs)
         return await result if inspect.isawaitable(result) else result
 
@@ -182,7 +183,7 @@ class _ConsumerTask(driver.AIOKafkaConsumerThread):
 
 
 class _Consumer(driver.Consumer):
-    """A consumer that delivers whole batches and commits the positions of their receivers."""
+    """A consumer that delivers whole batches to receivers and commits the positions that receivers report."""
 
     _generation = 0
     """Number of assignments so far."""
@@ -201,8 +202,8 @@ class _Consumer(driver.Consumer):
     async def _drain_messages(self, fetcher: Any) -> None:
         """Deliver messages until the consumer or its fetcher stops.
 
-        A rebalance stops the flow. Messages without a receiver are fetched again then: Faust seeks to the
-        committed offsets, but leaves the position of a partition without one.
+        A rebalance stops the flow. Faust then seeks to the committed offsets, but leaves the position of a
+        partition without one, so messages that no receiver took are fetched again here.
         """
         try:
             while not (self._stopped.is_set() or fetcher._stopped.is_set()):
@@ -224,7 +225,7 @@ class _Consumer(driver.Consumer):
                 raise
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Seek all partitions to their committed offsets, or to the beginning of a log that was replaced.
+        """Seek all partitions to their committed offsets, or to the beginning if the log was replaced.
 
         In a replaced log, Faust would ignore messages below the old committed offset, and commit nothing.
         """
@@ -244,7 +245,7 @@ class _Consumer(driver.Consumer):
         return committed
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Begin a generation; partitions without a receiver are not fetched."""
+        """Begin a generation of the assignment; pause the partitions without a receiver."""
         self._generation += 1
         await super().on_partitions_assigned(assigned, generation_id)
         unread = [tp for tp in assigned if self._receivers.get(tp.topic) is None]
@@ -268,7 +269,7 @@ class _Consumer(driver.Consumer):
         return records
 
     def _deliver(self, tp: TP, batch: Sequence[ConsumerRecord], active: set[TP] | None) -> bool:
-        """Pass on messages that were not delivered before; return whether a receiver takes them."""
+        """Pass new messages to the receiver, without repeated ones; return whether a receiver takes them."""
         receiver = self._receivers[tp.topic]
         if receiver is None or (active is not None and tp not in active):
             return False
@@ -288,7 +289,7 @@ class _Consumer(driver.Consumer):
                 yield tp
 
     def _new_offset(self, tp: TP) -> int | None:
-        """Return the position to commit. Faust's own way commits past a missing offset (#606)."""
+        """Return the position to commit. Faust's own method commits past a missing offset (#606)."""
         receiver = self._receivers.get(tp.topic)
         return None if receiver is None else receiver.commit_position(tp)
 

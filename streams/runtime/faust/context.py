@@ -58,7 +58,7 @@ Tap = Callable[[Iterable[Message], Place, int], None]
 
 
 class WorkerContext:
-    """The shared state of one worker."""
+    """The state that all stages of one worker share: tables, log clock, producer and background tasks."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class WorkerContext:
         registry: codec.Registry | None,
         table_topics: Iterable[Topic],
     ) -> None:
-        """`table_topics`: the topics of the tables that this worker's stages use."""
+        """Create the state. `table_topics`: the topics of the tables that this worker's stages use."""
         self.app = app
         self.settings = settings
         self.registry = registry
@@ -119,7 +119,7 @@ class WorkerContext:
         return self.tables.topology
 
     def _check(self, message: Message) -> None:
-        """Raise BadRecord for a global table's message without a required signature."""
+        """Raise BadRecord if a message of a global table lacks a required signature."""
         if self._verifier is not None:
             self._verifier.check(message, self.registry)
 
@@ -138,7 +138,7 @@ class WorkerContext:
                 log.error("%s; the previous topology stays in use", error)
 
     def start_tables(self) -> None:
-        """Start to fill the global tables; do nothing if this has already started."""
+        """Start to fill the global tables; do nothing if filling has already started."""
         if self._tables_started:
             return
         self._tables_started = True
@@ -147,7 +147,7 @@ class WorkerContext:
             self.task("topology file", self._follow_topology())
 
     async def tables_caught_up(self) -> None:
-        """Wait until all global tables have reached the end offsets seen at their start."""
+        """Wait until all global tables have reached the end offsets that the log had when filling started."""
         self.start_tables()
         await self._tables.caught_up.wait()
 
@@ -175,7 +175,7 @@ class WorkerContext:
 
     @contextmanager
     def survive(self, stage: str, topic: Topic[Any], key: str) -> Iterator[None]:
-        """Turn an unexpected error of an evaluation into a reject, so that other keys are evaluated."""
+        """Convert an unexpected error of an evaluation to a reject; other keys are still evaluated."""
         try:
             yield
         except DATA_ERRORS as error:
@@ -199,7 +199,7 @@ class WorkerContext:
         return await self.send_bytes(topic.name, key, codec.encode(topic.type, record, self.registry))
 
     async def send_bytes(self, topic: str, key: str, value: bytes | None) -> Awaitable[Any]:
-        """Pass an encoded record, or None, to the producer; return an awaitable for its acknowledgement.
+        """Pass an encoded record, or None, to the producer; return an awaitable of its acknowledgement.
 
         Raises ValueError for a record that is too large for the log.
         """
@@ -225,5 +225,5 @@ class WorkerContext:
         return await compat.committed_offset(self.app, tp)
 
     def position(self, tp: TP) -> int | None:
-        """Return one past the last offset that the client library handed to Faust."""
+        """Return one past the last offset that the client library delivered to Faust."""
         return compat.position(self.app, tp)

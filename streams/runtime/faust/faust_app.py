@@ -30,7 +30,7 @@ def fetch_at_once(app: Any) -> None:
 def gather_fetches(app: Any, wait_ms: int) -> None:
     """Let an app's fetches gather messages for `wait_ms`, once its partitions are assigned.
 
-    A fetch of one message costs as much as one of twenty.
+    A fetch of one message costs about the same as a fetch of twenty.
     """
     tune_fetcher(app, READ_AHEAD_S, wait_ms, GATHER_BYTES)
 

@@ -45,8 +45,10 @@ class GlobalTableReader:
         on_rejected: OnRejected,
         check: Callable[[Message], None] = lambda message: None,
     ) -> None:
-        """`starts`: the tables' topics, each with the place from which it is read. `check` raises
-        BadRecord for a message that must not count."""
+        """Keep the tables to fill. `starts`: the tables' topics, each with the offset or time to read from.
+
+        `check` raises BadRecord for a message that must be refused.
+        """
         self.caught_up = asyncio.Event()
         self._tables, self._starts = tables, starts
         self._cluster = cluster

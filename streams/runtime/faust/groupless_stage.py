@@ -1,10 +1,10 @@
 """Runs a stage whose operator reads its inputs without a consumer group, for all partitions of an owner.
 
 Faust's group decides who owns the partitions. A new owner restores the published records. It reads each input
-from the place that the stage states to its end, and then follows the log. Timed stages are advanced to
-`INPUT_DELAY_NS` behind the log's clock, once they have read what the log held then; the others when they are
-due. An advance is over when the log has acknowledged its outputs: the next owner continues from what the log
-has.
+from the start that the stage declares to its end, and then follows the log. A timed stage is advanced to
+`INPUT_DELAY_NS` behind the log's clock, once it has read up to the log's end at that time. Other stages are
+advanced when they are due. An advance is over when the log has acknowledged its outputs: the next owner
+continues from the records in the log.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ READ_AHEAD_S: Final = 0.001
 
 
 class GrouplessStage(Ownership):
-    """One stage of a worker, over all generations of its partitions."""
+    """One stage of a worker that reads its inputs without a group, over all generations of its partitions."""
 
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage)
@@ -65,7 +65,7 @@ class GrouplessStage(Ownership):
                 context.taps[each.topic.name] = self._tap
 
     def register(self) -> None:
-        """Make the topic part of the consumer group, unless another stage reads it; fetch nothing."""
+        """Make the owner topic part of the consumer group, unless another stage reads it; fetch nothing."""
         if self.topic in self.definition.outputs:
             read_batches(self.context.app, self.topic.name, None)
 
@@ -98,8 +98,9 @@ class _Owner:
         sent: Acknowledgements,
         count: Callable[[int], None],
     ) -> None:
-        """`sent`: list to which outputs' acknowledgements are added; a revocation waits for them. `count` is
-        called with the number of messages that are taken.
+        """Prepare an owner. `sent`: list to which acknowledgements of outputs are added.
+
+        A revocation waits for the acknowledgements. `count` is called with the number of messages taken.
         """
         self._count = count
         self._context, self._stage, self._generation, self._sent = context, stage, generation, sent
@@ -145,7 +146,7 @@ class _Owner:
     # ------------------------------------------------------------------------------------------ recovery
 
     async def _begin(self, count: int, past: Past, epoch: int) -> None:
-        """Make the operator from published records, begin to read. `count`: partitions of the owner topic."""
+        """Create the operator from published records and start readers. `count`: owner topic's partitions."""
         stage, context = self._stage, self._context
         if stage.order is Order.AS_READ:
             set_read_ahead(self._reader.consumer, READ_AHEAD_S)
@@ -185,7 +186,7 @@ class _Owner:
                 await self._advance_to(min(mark_ns - 1, begin_ns - INPUT_DELAY_NS))
 
     def _follow_tap(self) -> None:
-        """Stop reading the tapped inputs: another stage reads and decodes them anyway."""
+        """Stop reading the inputs that another stage of this worker reads, decodes and passes on."""
         self._reader.pause(self._tap_from)
         self._take_early()
 
@@ -222,7 +223,7 @@ class _Owner:
             await self._advance_to(reached_ns)
 
     async def _read(self, wait_s: float) -> list[Message]:
-        """Take the messages that come within `wait_s`; return them."""
+        """Take the messages that arrive within `wait_s`; return them."""
         messages = await self._reader.poll(wait_s, MAX_POLL_MESSAGES if self._is_timed else None)
         if self._tap_from:
             messages = [each for each in messages if each.offset < self._tap_from.get(each.place, NEVER_NS)]
@@ -230,7 +231,7 @@ class _Owner:
         return messages
 
     async def _read_to_ends(self) -> None:
-        """Read to the end of the log: a slow reader must not evaluate a time without its messages."""
+        """Read to the end of the log: a slow reader must not advance past messages that it has not read."""
         needed = self._needed
         if not needed.is_needed:
             return
@@ -241,7 +242,7 @@ class _Owner:
         await needed.update(self._log_now_ns())
 
     async def _read_to_end(self, reader: AsyncTopicReader, *, is_old: bool = False) -> dict[Place, int]:
-        """Read to the end that the log has now; return the ends of the tapped partitions."""
+        """Read to the present end of the log; return the end offsets of the tapped partitions."""
         ends = await reader.consumer.end_offsets(reader.consumer.assignment())
         tapped = {place: ends.pop(TopicPartition(*place), 0) for place in self._tap_from}
         while [tp for tp, end in ends.items() if await reader.consumer.position(tp) < end]:
@@ -249,7 +250,7 @@ class _Owner:
         return tapped
 
     async def _read_due(self, reached_ns: int) -> None:
-        """Read what the log holds now, if messages from before `reached_ns` may be late."""
+        """Read to the present end of the log if messages from before `reached_ns` may still be unread."""
         if not self._lateness.is_possible(time.monotonic_ns()) or reached_ns <= self._read_to_ns:
             return
         now_ns = self._reached_ns() + INPUT_DELAY_NS
@@ -271,7 +272,7 @@ class _Owner:
         self._lateness.note_question(time.monotonic_ns())
 
     def _take(self, messages: Sequence[Message], *, is_old: bool = False) -> None:
-        """Pass messages to the operator at their log times. `is_old`: maybe much older than its clock."""
+        """Pass messages to the operator at their log times. `is_old`: maybe far behind the log's clock."""
         monotonic_ns, log_clock = time.monotonic_ns(), self._context.log_clock
         for message in messages:
             if not is_old:
@@ -311,7 +312,7 @@ class _Owner:
     # ------------------------------------------------------------------------------------------ advancing
 
     def _wait_s(self) -> float:
-        """Return how long to wait for messages, s."""
+        """Return how long the next poll may wait for messages, s."""
         if not self._is_timed:
             return max(0.0, (self._operator.due_ns() - self._reached_ns()) / NS_PER_S)
         is_idle = self._operator.due_ns() == NEVER_NS and not self._tap_from
@@ -345,7 +346,7 @@ class _Owner:
         return await self._done(result) if callable(result) else result
 
     async def _done(self, work: Work) -> Sequence[Output] | None:
-        """Do an operator's slow work in a thread; meanwhile, messages that other stages pass on wait."""
+        """Run an operator's slow work in a thread, and return its outputs; tapped messages wait meanwhile."""
         is_open, self._early = self._early is None, self._early or []
         outputs: Sequence[Output] | None = None
         with self._publisher.survive(self._stage.name):
@@ -355,7 +356,7 @@ class _Owner:
         return outputs
 
     def _moment(self, log_ns: int) -> Moment:
-        """Return the moment for an advance to `log_ns`; a stage that is not timed gets the present."""
+        """Return the moment for an advance to `log_ns`; for a stage that is not timed, the present."""
         offset_ns, times = self._tables.clocks.log_offset_ns, self._times
         if self._is_timed or times is None:
             shift_ns = 0 if times is None else times.shifted_ns(0)
@@ -365,7 +366,7 @@ class _Owner:
         return Moment(self._log_ns, fabric_ns - self._log_ns)
 
     async def _publish(self, outputs: Sequence[Output]) -> None:
-        """Publish outputs and rejects, and wait for the log's acknowledgements. Raises a send's error."""
+        """Publish outputs and rejects, and wait for their acknowledgements. Raises a failed send's error."""
         operator = self._operator
         self._sent.clear()
         await self._publisher.publish(operator, outputs, self._sent)

@@ -1,7 +1,7 @@
-"""Says when a timed stage should ask the log for its ends, because messages may be late. Pure.
+"""Decides when a timed stage must query the log's end offsets, because messages may be late. Pure.
 
-A question costs some milliseconds, so it is not asked before each advance. Messages may be late if the owner
-is new, if the worker stalls, if a broker stalls, so that no new message comes, or if they come slowly.
+A query costs some milliseconds, so it does not precede each advance. Messages may be late if the owner is
+new, if the worker stalls, if a broker stalls and no message arrives, or if messages arrive slowly.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ SLOW_NS: Final = 10 * NS_PER_S
 
 
 class InputLateness:
-    """Whether the messages of a stage's inputs may be late. All times are monotonic."""
+    """Decides whether unread messages of a stage's inputs may be late. All times are monotonic."""
 
     def __init__(self, now_ns: int) -> None:
         self._fresh_ns = self._advanced_ns = now_ns
         self._asked_ns, self._until_ns = 0, now_ns + SLOW_NS
 
     def note_message(self, age_ns: int, now_ns: int) -> None:
-        """Note a message of this age at its arrival."""
+        """Note that a message of age `age_ns` arrived at `now_ns`."""
         if age_ns < SLOW_AGE_NS:
             self._fresh_ns = now_ns
         else:
             self._until_ns = now_ns + SLOW_NS
 
     def note_question(self, now_ns: int) -> None:
-        """Note that the inputs have been read to the ends that the log had."""
+        """Note that the inputs have been read to the end offsets that the log had at `now_ns`."""
         self._asked_ns = self._advanced_ns = now_ns
 
     def is_possible(self, now_ns: int) -> bool:
-        """Return whether messages may be late at an advance; call it before each."""
+        """Return whether messages may be late at an advance; call this before each advance."""
         if now_ns - self._advanced_ns > STALL_NS:
             self._until_ns = max(self._until_ns, now_ns + STALLED_NS)
         self._advanced_ns = now_ns

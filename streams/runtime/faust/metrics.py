@@ -1,4 +1,4 @@
-"""The metrics of one Faust app in a worker: what its stages take, publish, reject, and how far they lag."""
+"""The metrics of one Faust app in a worker: messages taken, published and rejected, and its stages' lag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HISTORY: Final = "history"
 
 
 class ServiceMetrics:
-    """Reads the objects of one service; the worker's thread changes them."""
+    """Reads the metrics of one service from its objects, which the worker's thread changes meanwhile."""
 
     def __init__(self, context: WorkerContext, owned: Sequence[Ownership]) -> None:
         self._context, self._owned = context, owned
@@ -23,7 +23,7 @@ class ServiceMetrics:
         SOURCES.add(self.samples)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the present figures."""
+        """Yield the present value of each metric."""
         context = self._context
         yield Sample("fabrictime_records_rejected_total", context.rejected)
         yield Sample("fabrictime_rejects_unpublished_total", context.reject_budget.dropped)

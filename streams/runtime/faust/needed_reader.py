@@ -1,4 +1,4 @@
-"""Reads the inputs that a stage needs only under a condition; uses no consumer group."""
+"""Reads the inputs that a stage needs only at times, without a consumer group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINGER_S: Final = 60.0
 
 
 class NeededReader:
-    """Reads those inputs of a stage that state when they are needed: all of them, or none."""
+    """Reads the conditional inputs of a stage: all of them while they are needed, else none."""
 
     MAX_POLL: ClassVar[int] = 100
     """Largest number of messages per poll: the stage's other inputs are read in between."""
@@ -24,7 +24,7 @@ class NeededReader:
     def __init__(
         self, cluster: KafkaSettings, stage: Stage, operator: Operator, tables: FabricTables, begin_ns: int
     ) -> None:
-        """`begin_ns`: log time from which messages are read if they are needed at the start."""
+        """Prepare the reader. `begin_ns`: log time from which to read if inputs are needed at the start."""
         self._inputs = [each for each in stage.inputs if each.is_needed is not None]
         self._cluster, self._operator, self._tables = cluster, operator, tables
         self.reader: AsyncTopicReader | None = None
@@ -35,12 +35,12 @@ class NeededReader:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the stage needs messages of these inputs now."""
+        """Whether the stage needs messages of its conditional inputs now."""
         operator, tables = self._operator, self._tables
         return any(each.is_needed(operator, tables) for each in self._inputs if each.is_needed)
 
     async def update(self, log_ns: int) -> None:
-        """Start or stop reading, and tell the operator whether these inputs are behind."""
+        """Start or stop reading, and set whether the operator's conditional inputs are behind."""
         if not self._inputs:
             return
         if self.is_needed:
@@ -54,11 +54,11 @@ class NeededReader:
             self._operator.behind = frozenset()
 
     async def poll(self) -> list[Message]:
-        """Return the messages that have arrived."""
+        """Return the messages of the conditional inputs that have arrived."""
         return [] if self.reader is None else await self.reader.poll(0.0, self.MAX_POLL)
 
     async def stop(self) -> None:
-        """Stop reading."""
+        """Stop reading the conditional inputs."""
         reader, self.reader = self.reader, None
         self._operator.behind = frozenset()
         if reader is not None:

@@ -50,7 +50,7 @@ WARN_S: Final = 10.0
 
 
 class OperatorStage(Ownership):
-    """The operators of one stage; takes messages as a `Receiver` of the app's consumer."""
+    """The operators of one stage; as a `Receiver`, it takes messages from the app's consumer."""
 
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage)
@@ -74,7 +74,7 @@ class OperatorStage(Ownership):
         return self._queued < self.context.settings.buffer_messages
 
     def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> bool:
-        """Queue messages of a partition; return whether it is assigned."""
+        """Queue messages of a partition; return whether the partition is assigned here."""
         if tp not in self.generation.tps or self.generation.revoking:
             return False
         partition = self._partitions.get(tp)
@@ -88,8 +88,7 @@ class OperatorStage(Ownership):
         return True
 
     def commit_position(self, tp: TP) -> int | None:
-        """Return the offset from which a new owner must read the partition; None if nothing is to be
-        committed."""
+        """Return the offset from which a new owner must read the partition; None to commit nothing."""
         partition = self._partitions.get(tp)
         return None if partition is None or self.generation.revoking else partition.commit
 
@@ -99,7 +98,7 @@ class OperatorStage(Ownership):
 
     @property
     def operators(self) -> list[Operator]:
-        """The operators of the assigned partitions; none once they are being revoked."""
+        """The operators of the assigned partitions; none once the partitions are being revoked."""
         return [partition.operator for partition in self._active]
 
     @property
@@ -109,7 +108,7 @@ class OperatorStage(Ownership):
 
     @property
     def positions(self) -> dict[TP, int]:
-        """Maps partition to one past its last taken offset, for partitions that have one."""
+        """Maps each partition from which messages were taken to one past its last taken offset."""
         return {each.tp: each.next_offset for each in self._active if each.next_offset is not None}
 
     @property
@@ -142,7 +141,7 @@ class OperatorStage(Ownership):
                 partition.add(message, monotonic_ns)
 
     def _message(self, partition: Partition, record: ConsumerRecord) -> Message:
-        """Return the record as a message. Without a time of the log it counts only for positions."""
+        """Return the record as a message. If it has no log append time, only its position counts."""
         append_ns = NO_APPEND_TIME_NS
         refused: BadRecord | None = None
         try:
@@ -169,7 +168,7 @@ class OperatorStage(Ownership):
             await _completed(self._advance_due())
 
     async def _advance_due(self) -> None:
-        """Advance the operators that are due. A revocation waits until this is done."""
+        """Advance the operators that are due. A revocation waits until the advances have ended."""
         self._was_useful = False
         for partition in self._next_partitions():
             if partition in self._active:
@@ -186,8 +185,8 @@ class OperatorStage(Ownership):
     def _next_partitions(self) -> list[Partition]:
         """Return the partitions to advance: those with messages or long not advanced, else one that is due.
 
-        The least recently advanced comes first. Partitions with messages have precedence: a partition's slow
-        work must not delay the evidence of the others.
+        The least recently advanced partition comes first. Partitions with messages have precedence: a
+        partition's slow work must not delay the evidence of the others.
         """
         due = [partition for partition in self._partitions.values() if partition.is_due]
         due.sort(key=lambda partition: partition.advanced_ns)
@@ -234,7 +233,7 @@ class OperatorStage(Ownership):
         self._arrived.set()
 
     async def _wait(self) -> None:
-        """Wait for messages, or until an operator is due."""
+        """Wait until messages arrive or an operator is due."""
         self._arrived.clear()
         if any(partition.is_due for partition in self._partitions.values()):
             await asyncio.sleep(0 if self._was_useful else MIN_WAIT_S)
@@ -312,7 +311,7 @@ class OperatorStage(Ownership):
         log.warning("%s: %s", key, status or "well again")
 
     def _pass_on(self, partition: Partition, messages: Iterable[Message]) -> None:
-        """Pass decoded messages to the stage of this worker that takes them, too."""
+        """Pass decoded messages to the stage of this worker that also reads this topic."""
         tap, end = self.context.taps.get(self.topic.name), partition.next_offset
         if tap is None or end is None:
             return

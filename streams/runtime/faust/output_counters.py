@@ -1,4 +1,4 @@
-"""Counts what the stages of a worker publish, and keeps the newest clock windows, for the metrics."""
+"""Counts the outputs of a worker's stages, and keeps the newest clock windows, for the metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OutputCounters:
         self._delay_ns: int | None = None
 
     def expect(self, topics: Iterable[Topic]) -> None:
-        """Begin the counters of these topics at 0, so that the first record is an increase too."""
+        """Start the counters of these topics at 0, so that the first record also shows as an increase."""
         for topic in topics:
             self.published[topic.name] += 0
             if topic is DECISIONS:

@@ -1,7 +1,7 @@
 """The partitions that a stage of this worker owns, from their assignment to their revocation.
 
-`Ownership` follows the assignments of a topic's partitions: each assignment begins a generation, and each
-revocation ends it once its work has ended and its records are acknowledged.
+`Ownership` follows the assignments of a topic's partitions. Each assignment begins a generation. A revocation
+ends the generation once its work has ended and its records are acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REVOKE_S: Final = 3.0
 
 
 class Generation:
-    """The time from an assignment of partitions to their revocation."""
+    """The period from an assignment of partitions to their revocation."""
 
     def __init__(self, tps: Iterable[TP] = ()) -> None:
         self.tps: Final = tuple(tps)
@@ -55,16 +55,16 @@ class Ownership:
 
     @property
     def positions(self) -> dict[TP, int]:
-        """Maps partition to one past its last processed offset, for partitions that have one."""
+        """Maps each partition with processed messages to one past its last processed offset."""
         return {}
 
     @property
     def reached(self) -> dict[TP, int]:
-        """Maps partition to one past the last message that is processed or stored."""
+        """Maps each partition to one past the last message that is processed or stored."""
         return self.positions
 
     def register(self) -> None:
-        """Make the app read the partitions unless another stage already does; the default does nothing."""
+        """Make the app read the partitions unless another stage reads them; the default does nothing."""
 
     def assign(self, partitions: Iterable[TP]) -> None:
         """Start a generation with exactly these partitions."""
@@ -77,7 +77,7 @@ class Ownership:
             self._serving = self.context.task(f"{self.stage} ownership", self._begin(self.generation))
 
     async def revoke(self) -> None:
-        """End the generation, after running work has ended and its records are acknowledged."""
+        """End the generation once its running work has ended and its records are acknowledged."""
         generation, serving = self.generation, self._end()
         try:
             async with asyncio.timeout(REVOKE_S):
@@ -96,7 +96,7 @@ class Ownership:
     async def _serve(self, generation: Generation) -> None:
         """Run the stage for a generation with partitions, once the global tables have caught up.
 
-        Sets `Generation.recovered`, and is cancelled when the generation ends.
+        An implementation sets `Generation.recovered`. It is cancelled when the generation ends.
         """
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class Ownership:
         await self._serve(generation)
 
     def _end(self) -> asyncio.Task[None] | None:
-        """End the generation if it has not ended; return its task, which has been cancelled."""
+        """End the generation if it is still running; return its task, which has been cancelled."""
         self.generation.revoking = True
         self.generation.recovered.set()
         serving, self._serving = self._serving, None

@@ -41,9 +41,9 @@ class Sent:
 
 
 def waited_ns(age_ns: int, offset: int, highwater: int | None) -> int:
-    """Return for how long a message and those behind it have waited, ns; 0 if it is the partition's newest.
+    """Return for how long a message and later ones have waited, ns; 0 for the newest of the partition.
 
-    The newest message counts as 0 so that a leader whose clock is behind does not look late. `highwater` is
+    The newest message counts as 0 so that a leader whose clock is behind does not seem late. `highwater` is
     the offset after the partition's last message; None if it is unknown.
     """
     is_newest = highwater is not None and offset >= highwater - 1
@@ -51,7 +51,7 @@ def waited_ns(age_ns: int, offset: int, highwater: int | None) -> int:
 
 
 class Partition:
-    """One partition during one generation, with its operator."""
+    """One partition during one generation: its operator, queued messages, log time and positions."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Partition:
         steady_clock: LogClock,
         monotonic_ns: int,
     ) -> None:
-        """`steady_clock`: the log's clock without its steps, which the stage's partitions share."""
+        """Begin with an empty queue. `steady_clock`: the log's clock without steps, shared by partitions."""
         self.tp, self.operator = tp, operator
         self.queue: deque[Message] = deque()
         self.steps = StepLog(epoch, (tp.topic, tp.partition))
@@ -107,7 +107,7 @@ class Partition:
     # ------------------------------------------------------------------------------------------ time
 
     def add(self, message: Message, monotonic_ns: int) -> None:
-        """Queue a message, with its log time."""
+        """Queue a message, and determine its log time."""
         place, offset = message.place, message.offset
         self._context.log_clock.observe(message.append_ns, monotonic_ns, place, offset)
         if not self._stage.uses_append_time:
@@ -123,7 +123,7 @@ class Partition:
         self._received_ns, self._received_append_ns = monotonic_ns, message.append_ns
 
     def log_ns(self, monotonic_ns: int) -> int:
-        """Return the present log time.
+        """Return the present log time, ns.
 
         Leaders may have different clocks, and an estimate follows a clock's step late. So append time
         continues from the partition's newest message.
@@ -137,7 +137,7 @@ class Partition:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether the operator has taken all messages of its partition, as far as the consumer knows."""
+        """Whether the operator has taken all messages of its partition that the consumer knows of."""
         if self.queue:
             return False
         highwater = self._context.highwater(self.tp)
@@ -158,13 +158,13 @@ class Partition:
         return due_ns == 0 or self.is_caught_up
 
     def _steps_back(self, now_ns: int, before_ns: int) -> bool:
-        """Return whether the stage follows steps of the log's clock and that clock stepped back."""
+        """Return whether the log's clock stepped back and the stage follows such steps."""
         return self._stage.uses_append_time and now_ns < before_ns - STEP_NS
 
     # ------------------------------------------------------------------------------------------ steps
 
     def next_messages(self, monotonic_ns: int) -> Iterator[Message]:
-        """Yield messages from the queue, but skip those that are too old while newer ones wait.
+        """Yield messages from the queue, but skip messages that are too old while newer ones wait.
 
         All messages of a step have the same correction of log time.
         """
@@ -200,7 +200,7 @@ class Partition:
         return self.waited_ns > limit_ns
 
     def note_step(self, monotonic_ns: int) -> Moment:
-        """Record a step with all that its advance's output depends on; return the moment of the advance."""
+        """Record a step with every input on which its output depends; return the moment of the advance."""
         log_ns, steps = self._newest_ns, self.steps
         if self.is_caught_up:
             now_ns = self.log_ns(monotonic_ns)
@@ -221,8 +221,7 @@ class Partition:
         return Moment(steps.note(log_ns, positions), offset_ns)
 
     def _note_offset(self, monotonic_ns: int) -> int:
-        """Return fabric time minus log time, ns; note it in the steps if it differs from that of the clock
-        table."""
+        """Return fabric time minus log time, ns; note it in the step if the clock table has another value."""
         offset_ns = of_table_ns = self._context.tables.clocks.log_offset_ns
         if not self._stage.uses_append_time:
             offset_ns = self._steady.offset_ns(of_table_ns, monotonic_ns)
@@ -236,7 +235,7 @@ class Partition:
 
     @property
     def unacknowledged(self) -> list[asyncio.Future[Any]]:
-        """The outputs that `release` has not yet found acknowledged."""
+        """The outputs that were not yet acknowledged at the last `release`."""
         return [future for sent in self.sent for future in sent.futures]
 
     @property

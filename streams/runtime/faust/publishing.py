@@ -1,4 +1,4 @@
-"""Publishes what the operators of a stage return: outputs, rejected messages and failed evaluations.
+"""Publishes the results of a stage's operators: outputs, rejected messages and failed evaluations.
 
 An error costs one message or output, but never stops the worker.
 """
@@ -30,13 +30,13 @@ Acknowledgements = list[asyncio.Future[Any]]
 
 
 class Publisher:
-    """Publishes for the operators of one stage. `topic` is named in the rejects of failed evaluations."""
+    """Publishes the outputs of one stage's operators. Rejects of failed evaluations name `topic`."""
 
     def __init__(self, context: WorkerContext, stage: Stage, topic: Topic) -> None:
         self._context, self._stage, self._topic = context, stage, topic
 
     def encoded(self, operator: Operator, outputs: Iterable[Output]) -> list[Output]:
-        """Encode outputs; leave out those that cannot be encoded."""
+        """Encode outputs; reject and omit outputs that cannot be encoded."""
         return [output for output in outputs if self._encode(operator, output)]
 
     def _encode(self, operator: Operator, output: Output) -> bool:
@@ -60,7 +60,7 @@ class Publisher:
     ) -> None:
         """Send outputs in their order, then the operator's rejects; add their acknowledgements to `sent`.
 
-        Nothing more is sent once `may_send` returns False.
+        No more messages are sent once `may_send` returns False.
         """
         for _, group in groupby(outputs, key=lambda output: output.topic.name):
             for output in group:
@@ -79,7 +79,7 @@ class Publisher:
         operator.failed.clear()
 
     async def _send(self, operator: Operator, output: Output, sent: Acknowledgements) -> None:
-        """Pass an output to the producer; leave out one that the log would refuse."""
+        """Pass an output to the producer; reject an output that the log would refuse."""
         if output.text:
             log.info("%s: %s", self._stage.name, output.text, extra=log_fields(output.record))
         try:
@@ -96,15 +96,15 @@ class Publisher:
         return asyncio.ensure_future(send_reject(self._context, message, reader, error))
 
     def survive(self, key: str) -> AbstractContextManager[None]:
-        """Turn an unexpected error of the evaluation of a key into a reject."""
+        """Convert an unexpected error in the evaluation of a key to a reject."""
         return self._context.survive(self._stage.name, self._topic, key)
 
 
 def take(operator: Operator, messages: Sequence[Message], tables: FabricTables) -> bool:
     """Let an operator take messages; return False if an error prevented it.
 
-    Operators reject bad messages one by one. An error that they do not foresee costs the whole batch: the
-    message that caused it is not known, and none may be taken twice. So all messages are rejected.
+    Operators reject bad messages one by one. An unexpected error costs the whole batch: the message that
+    caused it is not known, and none may be taken twice. So all messages are rejected.
     """
     try:
         operator.take(messages, tables)

@@ -16,7 +16,7 @@ class Readiness:
         """Maps subject to its line in the status."""
 
     def part(self) -> Callable[[int], None]:
-        """Register a service; return the function that takes its number of partitions when it is ready."""
+        """Register a service; return the function to call with its number of partitions when it is ready."""
         at = len(self._partitions)
         self._partitions.append(None)
 
@@ -28,7 +28,7 @@ class Readiness:
         return ready
 
     def note(self, subject: str, text: str) -> None:
-        """Add a line about a subject to the status, or remove it."""
+        """Set the status line about a subject; remove the line if `text` is empty."""
         before = self._notes.pop(subject, "")
         if text:
             self._notes[subject] = text

@@ -1,4 +1,4 @@
-"""Publishes messages that could not be used to `fabric.rejects`, within a budget."""
+"""Publishes unusable messages to `fabric.rejects`, within a budget."""
 
 from __future__ import annotations
 

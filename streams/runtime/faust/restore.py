@@ -17,7 +17,7 @@ POLL_S: Final = 0.25
 async def read_past(
     cluster: KafkaSettings, restores: Iterable[Restore], log_ns: int
 ) -> tuple[Past, dict[Place, int]]:
-    """Return the messages that these restores ask for, and the end offsets up to which they were read.
+    """Return the messages that these restores select, and the end offsets up to which they were read.
 
     `log_ns`: log time at which the owner begins.
     """

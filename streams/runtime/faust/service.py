@@ -28,7 +28,7 @@ from streams.runtime.settings import StreamSettings
 
 
 class Service:
-    """The stages of one app and consumer group."""
+    """One app with its consumer group, and the stages that it runs."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Service:
         readiness: Readiness,
         gather_ms: int,
     ) -> None:
-        """`gather_ms`: time for which fetches gather messages; if 0, they return at the first message."""
+        """Connect the stages to the app. `gather_ms`: time for which fetches gather messages; 0: none."""
         self.app = app
         uses_tables = any(stage.store is None for stage in stages)
         uses_flows = any(FLOWS in stage.tables for stage in stages)

@@ -1,4 +1,4 @@
-"""Runs a stage that turns the messages of one topic into rows. It commits positions once they are stored.
+"""Runs a stage that converts the messages of one topic to rows. Positions are committed once rows are stored.
 
 While the store is unavailable, no more messages are read: the backlog stays in the log, not in memory.
 """
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class SinkStage(Ownership):
-    """Stores the messages of one topic; takes them as a `Receiver` of the app's consumer."""
+    """Stores the messages of one topic; as a `Receiver`, it takes them from the app's consumer."""
 
     def __init__(self, context: WorkerContext, stage: Stage, store: Store) -> None:
         super().__init__(context, stage)
@@ -60,11 +60,11 @@ class SinkStage(Ownership):
 
     @property
     def has_capacity(self) -> bool:
-        """Whether less than one batch waits behind the batch that is being stored."""
+        """Whether less than one batch waits after the batch that is being stored."""
         return self._unstored_bytes < 2 * self._settings.batch_bytes
 
     def receive(self, tp: TP, records: Sequence[ConsumerRecord]) -> bool:
-        """Queue messages of a partition; return whether it is assigned."""
+        """Queue messages of a partition; return whether the partition is assigned here."""
         if tp not in self.generation.tps or self.generation.revoking:
             return False
         messages = list(map(_message, records))
@@ -75,12 +75,12 @@ class SinkStage(Ownership):
         return True
 
     def commit_position(self, tp: TP) -> int | None:
-        """Return the first offset that is not stored; None if nothing was stored."""
+        """Return the offset after the last stored message; None to commit nothing."""
         return None if self.generation.revoking else self._next_offsets.get(tp)
 
     @property
     def reached(self) -> dict[TP, int]:
-        """Maps partition to one past the last message up to which all are stored."""
+        """Maps each partition to the offset before which all messages are stored."""
         return dict(self._next_offsets)
 
     def register(self) -> None:
@@ -110,7 +110,7 @@ class SinkStage(Ownership):
             self._unstored_bytes -= sum(map(_size_bytes, batch))
 
     async def _next_batch(self, operator: Operator) -> list[Message]:
-        """Let the operator take messages until its advance is due; return these messages."""
+        """Let the operator take messages until it is due to advance; return these messages."""
         batch: list[Message] = []
         while True:
             now_ns = self._clock.now_ns(time.monotonic_ns())
@@ -127,7 +127,7 @@ class SinkStage(Ownership):
                     await self._arrived.wait()
 
     async def _store_rows(self, operator: Operator, messages: Sequence[Message]) -> None:
-        """Store the rows of messages that the operator took; if the store refuses them, try each half."""
+        """Store the rows of messages that the operator took; if the store refuses rows, try each half."""
         try:
             result = operator.advance(operator.moment, self.context.tables)
             for output in await self._in_thread(result) if callable(result) else result:
@@ -162,8 +162,10 @@ class SinkStage(Ownership):
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     async def _reject(self, operator: Operator, message: Message, error: Exception) -> None:
-        """Publish the reject of a message; if that message is itself a Reject, store its reject to avoid an
-        endless cycle. A message whose reject is refused too is left out, so that the topic goes on."""
+        """Publish the reject of a message; for a message that is itself a Reject, only store the new one.
+
+        This avoids an endless cycle. If the store refuses the new Reject too, it is dropped.
+        """
         reader = self.definition.reject_reader
         if message.topic != REJECTS.name:
             await send_reject(self.context, message, reader, error)

@@ -1,8 +1,8 @@
-"""Finds topics that were deleted, or deleted and made again, without the worker's consumer noticing it.
+"""Finds topics that were deleted, or deleted and recreated, without the worker's consumer noticing it.
 
-A consumer group gives a topic's partitions to its members when their metadata shows the topic again. An owner
-of no partition is never behind, and a new topic that ends below an old position delivers nothing: both would
-wait for ever.
+A consumer group assigns a recreated topic's partitions when the members' metadata shows the topic again. An
+owner without partitions is never behind, and a new topic that ends below an old position delivers nothing:
+in both cases the worker would wait for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BELOW_S: Final = 3.0
 
 @dataclass(slots=True)
 class _Topic:
-    """A topic that was missing."""
+    """A topic that did not exist at an earlier check."""
 
     generation: Hashable
     """The assignment when the topic was last found missing."""
@@ -30,7 +30,7 @@ class _Topic:
 
 
 class TopicWatch:
-    """Decides which topics a worker has lost."""
+    """Decides whether a worker must restart because a topic was deleted or recreated."""
 
     def __init__(self) -> None:
         self._gone: dict[str, _Topic] = {}
@@ -44,10 +44,10 @@ class TopicWatch:
     def check_topics(
         self, now_s: float, counts: Mapping[str, int], generations: Mapping[str, Hashable]
     ) -> str | None:
-        """Return why the worker must start again, or None.
+        """Return why the worker must restart, or None.
 
-        `counts`: number of partitions of each topic, 0 if it does not exist. `generations`: an object for
-        each topic that changes with every rebalance.
+        `counts`: number of partitions of each topic, 0 if it does not exist. `generations`: for each topic,
+        an object that changes with every rebalance.
         """
         for name, count in counts.items():
             topic = self._gone.get(name)
@@ -63,7 +63,7 @@ class TopicWatch:
         return None
 
     def check_ends(self, now_s: float, ends: Mapping[TP, int], reached: Mapping[TP, int]) -> str | None:
-        """Return why the worker must start again, or None. `reached`: one past the last message taken."""
+        """Return why the worker must restart, or None. `reached`: one past the last message taken."""
         below = {tp for tp, offset in reached.items() if tp in ends and ends[tp] < offset}
         self._below_s = {tp: self._below_s.get(tp, now_s) for tp in below}
         for tp, since_s in self._below_s.items():

@@ -1,9 +1,9 @@
 """Aborts a worker whose consumer has stopped.
 
-Known defects of Faust end this way (faust-streaming/faust#175, #532, #640). The watchdog compares the log's
-end offsets, read by its own consumer, with the stages' positions. A partition is stalled if its log grew and
-its position has not moved for `stall_s`. Time without a processor does not count, and time at work counts
-little: a restart would only make a busy worker later.
+Known defects of Faust stop a consumer (faust-streaming/faust#175, #532, #640). The watchdog compares the
+log's end offsets, read by its own consumer, with the stages' positions. A partition is stalled if its log
+grew and its position has not moved for `stall_s`. Time without a processor does not count, and time at work
+counts little: a restart would only make a busy worker later.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ TASKS: Final = Path("/proc/self/task")
 
 
 class CpuTimeClock:
-    """A clock in seconds that runs at `BUSY_WEIGHT` while a thread here runs or waits for a processor.
+    """A clock in seconds that runs at `BUSY_WEIGHT` while a thread of this process runs or waits for a CPU.
 
-    It runs at full speed where the kernel does not report scheduling times.
+    It runs at full speed if the kernel does not report scheduling times.
     """
 
     def __init__(self, tasks: Path = TASKS, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class CpuTimeClock:
         return self._s
 
     def _wanted(self) -> float:
-        """Return the time that all threads ran or waited for a processor, s: schedstat's first two fields."""
+        """Return for how long all threads ran or waited for a CPU, s: the first two fields of schedstat."""
         ns = 0
         for file in self._tasks.glob("*/schedstat"):
             with contextlib.suppress(OSError, ValueError):  # the thread has just ended
@@ -68,7 +68,7 @@ class CpuTimeClock:
 
 
 class StallWatch:
-    """Decides which partitions have stalled. Time counts less beside a moving one: a flood delays others."""
+    """Decides which partitions have stalled. Time counts less while another partition works off a backlog."""
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
@@ -76,7 +76,7 @@ class StallWatch:
         self._since: dict[TP, tuple[int, float]] = {}
 
     def check(self, now_s: float, ends: Mapping[TP, int], positions: Mapping[TP, int]) -> list[TP]:
-        """Return partitions that have not moved for long. `ends`, `positions`: offset of each partition."""
+        """Return the partitions stalled for `stall_s`. `ends`, `positions`: end and taken offset of each."""
         stalled = []
         passed_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
@@ -101,7 +101,7 @@ class StallWatch:
 
 
 async def watch(context: WorkerContext, owned: Iterable[Ownership]) -> None:
-    """Check the owned partitions once a second; abort the worker and return if one has stalled."""
+    """Check the owned partitions once a second; abort the worker and return if a partition has stalled."""
     owned = list(owned)
     stalls, topics = StallWatch(context.settings.stall_s), TopicWatch()
     clock = CpuTimeClock()

@@ -1,7 +1,7 @@
 """Runs the Faust apps of one worker in this process until SIGTERM or SIGINT.
 
-It reports readiness to systemd once partitions are assigned, global tables have caught up and stages are
-recovered. No port is opened.
+The worker reports readiness to systemd once partitions are assigned, global tables have caught up and stages
+are recovered. No port is opened.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EXIT_S: Final = 2.0
 
 
 class AppStages(NamedTuple):
-    """The stages of one app."""
+    """The stages of one Faust app, and the settings of its consumer group."""
 
     suffix: str
     """Suffix of the name of the app's consumer group."""
@@ -71,7 +71,7 @@ def run(settings: StreamSettings, apps: Sequence[AppStages]) -> int:
 
 
 class _Repeated(logging.Filter):
-    """Suppresses repeated log lines of the client libraries: a broker's absence causes hundreds a second."""
+    """Suppresses repeated log lines of the client libraries: a missing broker causes hundreds a second."""
 
     def __init__(self) -> None:
         super().__init__()
