@@ -33,7 +33,7 @@ Part = Annotated[str, Query(description="Only entries whose subject contains thi
 
 
 class Health(BaseModel):
-    """The state of the fleet in figures."""
+    """Counts of NICs, cables, alerts and jobs, and whether the evidence for them is fresh."""
 
     text: str = Field(description="the sentence of the page's tab Now")
     is_fresh: bool = Field(description="whether the figures rest on fresh evidence")
@@ -60,7 +60,7 @@ class LinkState(BaseModel):
 
 
 class AlertState(BaseModel):
-    """An alert, with what operators noted."""
+    """An alert with the operators' notes about it."""
 
     alert_id: str
     subject: str
@@ -106,7 +106,7 @@ class Contention(BaseModel):
 
 
 class HostPlace(BaseModel):
-    """Where a host is in one network: its groups from the leaves upwards."""
+    """A host's groups of hosts and their switches in one network, from the leaf level upwards."""
 
     network: str
     groups: list[str]
@@ -141,13 +141,13 @@ class Api:
         return router
 
     def unknown(self, path: str, request: Request) -> None:
-        """Refuse a path or method that the interface lacks, as JSON: the page would answer with HTML."""
+        """Answer an unknown path or method with an error as JSON, because the page would answer with HTML."""
         if request.method != "GET":
             raise HTTPException(405, f"method {request.method}: expected GET", headers={"Allow": "GET"})
         raise HTTPException(404, f"path {path!r}: expected one that /api/openapi.json describes")
 
     def health(self) -> Health:
-        """Return the state of the fleet in figures."""
+        """Return counts of NICs, cables, alerts and jobs, and whether the evidence for them is fresh."""
         state, now_ns, evidence = self._live.state, self._live.now_ns(), self._live.verdict()
         with state.lock:
             view = overview(state, evidence, now_ns, log_age_s=state.age_s(self._live.log_now_ns()))
@@ -166,7 +166,7 @@ class Api:
             )
 
     def links(self, name: Part = "", everything: bool = False, limit: Limit = 100) -> list[LinkState]:
-        """Return the cables, NICs and hosts that are not UP, the worst first; with `everything` all."""
+        """Return the cables, NICs and hosts that are not UP, or all with `everything`, the worst first."""
         state = self._live.state
         with state.lock:
             records = [subject.record for key, subject in state.subjects.items() if name in key]
@@ -186,7 +186,7 @@ class Api:
             ]
 
     def alerts(self, name: Part = "", everything: bool = False, limit: Limit = 100) -> list[AlertState]:
-        """Return the active alerts, the worst first; with `everything` also those that are cleared."""
+        """Return the active alerts, the worst first. With `everything`, return also the cleared alerts."""
         state, now_ns = self._live.state, self._live.now_ns()
         with state.lock:
             alerts = [
@@ -253,7 +253,7 @@ class Api:
             ]
 
     def actions(self, name: Part = "", limit: Limit = 100) -> list[dict[str, Any]]:
-        """Return decisions with cause, outcome and effect, the newest first."""
+        """Return the newest decisions, each with its cause, outcome and effect, the newest first."""
         state, now_ns = self._live.state, self._live.now_ns()
         with state.lock:
             entries = [one for one in action_entries.entries(state.actions, now_ns) if name in one.flow_id]

@@ -1,7 +1,7 @@
-"""Routes of the page's users that change something: notes about alerts, and the pause of all action.
+"""HTTP routes with which users write notes about alerts and pause all actions.
 
-They exist only with a login. Each route checks the user's role. The records name the user: `AlertNote.author`
-and `ActuatorConfig.by`; so does a line of the log.
+The routes exist only if the page has a login. Each route checks the user's role. The user's name is in
+`AlertNote.author` or `ActuatorConfig.by` of the written records, and in a line of the process's log.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class NewNote(BaseModel, extra="forbid"):
 
 
 class Pause(BaseModel, extra="forbid"):
-    """How to pause."""
+    """Body of a request to pause all actions."""
 
     revert: bool = Field(False, description="whether the actions in force are undone")
 
 
 def needs(role: Role) -> Callable[[Request], Iterator[User]]:
-    """Return a dependency that admits users with at least `role`, and names the user in records."""
+    """Return a FastAPI dependency that admits users with at least `role` and returns the user to a route."""
 
     def admitted(request: Request) -> Iterator[User]:
         user: User = request.state.user
@@ -72,10 +72,10 @@ Actor = Annotated[User, Depends(needs(Role.ACT))]
 
 
 class Changes:
-    """The routes. Each reads the present records from the log, and waits until the log has the new ones."""
+    """The routes. Each reads the present records from the log, and waits until the log has its new ones."""
 
     def __init__(self, cluster: KafkaSettings, control: ControlSettings = NO_CONTROL) -> None:
-        """Write to this cluster."""
+        """Write records to the log of `cluster`."""
         self._cluster, self._registry, self._control = cluster, cluster.registry(), control
 
     def router(self) -> APIRouter:
@@ -86,7 +86,7 @@ class Changes:
         return router
 
     def note(self, new: NewNote, user: Configurer) -> dict[str, Any]:
-        """Note something about the alerts of a subject; needs the role configure."""
+        """Write a note about the alerts of a subject; needs the role configure."""
 
         def publish() -> dict[str, Any]:
             notes, now_ns = AlertNotes(self._cluster, self._registry), time.time_ns()
@@ -116,7 +116,7 @@ class Changes:
         )
 
     def resume(self, user: Actor) -> dict[str, Any]:
-        """Restore the modes before the pause, and wait for the actuators; needs the role act."""
+        """Restore the modes in force before the pause, and wait for the actuators; needs the role act."""
         return self._as(
             user, "resumes action", lambda: asdict(pause.resume(self._live(), registry=self._registry))
         )
@@ -125,7 +125,7 @@ class Changes:
         return LiveRecords(self._cluster, self._registry, self._control)
 
     def _as(self, user: User, text: str, change: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Make a change in the name of a user; a failure is one line."""
+        """Run `change` with `user` as author of its records. A ValueError becomes HTTP 409 with its text."""
         _log.info("user %s on the page of %s: %s", user.name, socket.gethostname(), text)
         try:
             with acting_as(user.name):

@@ -26,7 +26,7 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
         on_pick: Callable[[str], None] | None = None,
         empty: str = "",
     ) -> None:
-        """Make a chart. `empty`: the text in its place before the first frame."""
+        """Make a chart. The text `empty` stands in its place before the first frame."""
         super().__init__()
         self._props["kind"], self._props["empty"] = kind, empty
         self._source: Callable[[bool], dict[str, Any] | None] | None = None
@@ -49,8 +49,8 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
         return False
 
     def show(self, source: Callable[[bool], dict[str, Any] | None]) -> None:
-        """Draw the frame that `source(is_full)` returns, once the browser is ready. `is_full`: the browser
-        needs a whole frame.
+        """Draw the frame that `source(is_full)` returns, once the browser is ready. With `is_full`, the frame
+        must be whole, because the browser has no earlier frame.
         """
         self._source = source
         self._dirty = True
@@ -85,8 +85,8 @@ class LiveChart(Element, component="chart.js", esm={"fabrictime-draw": "draw"}):
 
 
 class FabricMap(LiveChart, component="fabric.js"):
-    """The drawn fabric. A click calls `on_hit(kind, k, plan_number)`: `k` is the index of the clicked cable,
-    NIC, node or rack in that plan. The kind is `none` if the click hit nothing.
+    """The map of the fabric. A click calls `on_hit(kind, k, plan_number)`: `k` is the index of the clicked
+    cable, NIC, node or rack in that plan. The kind is `none` if the click hit nothing.
     """
 
     is_vector = False

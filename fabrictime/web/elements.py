@@ -37,12 +37,14 @@ that the keyboard reaches.
 
 
 def write_address(address: str, adds: bool = True) -> None:
-    """Change the browser's address line without loading a page. `adds`: Back returns to the former one."""
+    """Change the browser's address line without a page load. With `adds`, Back returns to the former
+    address.
+    """
     ui.run_javascript(f"history.{'pushState' if adds else 'replaceState'}(null, '', {address!r})")
 
 
 def go_to(address: str) -> None:
-    """Open an address of the page, at the moment that is shown."""
+    """Open an address of the page without changing the time that the page shows."""
     ui.run_javascript(f"const to = {address!r}; location.href = window.ftKeepMoment?.(to) ?? to")
 
 

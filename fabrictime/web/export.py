@@ -31,7 +31,7 @@ class Shown:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """Formats of the file."""
+        """The file formats in which the table or picture can be exported."""
         if not isinstance(self.element, LiveChart):
             return ("CSV",)
         return ("PNG", "SVG") if self.element.is_vector else ("PNG",)
@@ -67,7 +67,7 @@ def csv_of(table: LiveTable | ui.table) -> str:
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows as CSV. A text that a spreadsheet would compute gets a quote before it."""
+    """Return rows as CSV. A text that a spreadsheet would run as a formula gets a leading quote."""
     output = io.StringIO()
     csv.writer(output).writerows([_cell(value) for value in row] for row in rows)
     return output.getvalue()
@@ -79,22 +79,22 @@ def _cell(value: Any) -> str:
 
 
 def file_name(tab: str, title: str, ending: str) -> str:
-    """Return the name of a file for a table or picture."""
+    """Return the file name for an exported table or picture, from its tab and title."""
     name = re.sub(r"[^a-z0-9]+", "-", f"fabrictime {tab} {title}".lower()).strip("-")
     return f"{name[:80]}.{ending.lower()}"
 
 
 class ExportMenu:
-    """A button, and below it the tables and pictures that the tab shows now, each a file on a click."""
+    """A button with a menu of the tab's present tables and pictures. A click on an entry saves its file."""
 
     def __init__(self, tab: str) -> None:
-        """`tab`: name for the files."""
+        """Create the button. `tab` is part of the names of the files."""
         self._tab = tab
         self._choices: dict[str, tuple[Shown, str]] = {}
         self._button = link_button("Export", "export-menu", self._toggle).props("aria-expanded=false")
 
     def build_list(self) -> None:
-        """Create the list."""
+        """Create the menu's list, which is empty until a click on the button."""
         self._list = Chips(self._save).classes("ft-exports").props("data-testid=exports")
 
     def _toggle(self) -> None:

@@ -37,13 +37,13 @@ _BUTTON: Final = (
 
 
 def first_html(content: Element) -> str:
-    """Return the copy of a page's content, the element that holds all others."""
+    """Return a page's content as static HTML. `content` is the element that holds all others."""
     parts = "".join(_html_of(child) for child in content.default_slot.children)
     return f'<div id="{ID}" class="nicegui-layout"><div class="nicegui-content">{parts}</div></div>'
 
 
 def _html_of(element: Element) -> str:
-    """Return an element's HTML; that of a component that is unknown here is empty."""
+    """Return an element's HTML; empty for a component that this module cannot convert."""
     for kind, write in _KINDS.items():
         if isinstance(element, kind):
             return write(element)
@@ -140,7 +140,7 @@ def _options(element: ui.toggle) -> Iterator[tuple[Any, Any]]:
 
 
 def _component(element: Element, path: Path) -> str:
-    """Return the HTML in a component's JavaScript, with the element's own attributes at its root."""
+    """Return the HTML template in a component's JavaScript, filled with the element's properties."""
     template = _template(path)
     if not template:
         return ""

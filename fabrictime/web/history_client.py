@@ -35,7 +35,7 @@ class HistoryError(Exception):
 
 
 class HistoryDown(HistoryError):
-    """The URL does not answer, or not in time."""
+    """The history's URL does not answer within the time limit."""
 
 
 class HistoryRefused(HistoryError):
@@ -90,7 +90,7 @@ class ClickHouse:
             client.close()
 
     def _log_failure(self, failure: str) -> None:
-        """Log a failure that is new, or its end."""
+        """Log a line if the failure is new, or if an empty `failure` ends the previous one."""
         with self._lock:
             previous, self._failure = self._failure, failure
         if failure and failure != previous:
@@ -140,7 +140,7 @@ def _token(path: Path | None) -> str:
 
 
 def sort_error(error: Exception, url: str) -> HistoryError:
-    """Return the HistoryError that stands for an exception of the client library, with a one-line text."""
+    """Return the kind of HistoryError for an exception of the client library, with a one-line text."""
     if isinstance(error, HistoryError):
         return error
     text = " ".join(str(error).split())

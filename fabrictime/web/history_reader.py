@@ -1,7 +1,8 @@
 """Runs the history queries of all tabs, with a cache of their results.
 
-Every query ends at the newest window of the history and not at the current time. A stopped pipeline thus
-shows its last state beside its age."""
+Every query ends at the newest window of the history and not at the current time. Thus the page shows the last
+state of a stopped pipeline, and its age.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class HistoryReader:
     def __init__(
         self, history: History, now_ns: Callable[[], int] = time.time_ns, until_ns: int = MAX_NS
     ) -> None:
-        """`until_ns`: queries ignore windows from this time on, to show the history as it was."""
+        """Read `history`. Queries ignore windows from `until_ns` on, to show the history as it was then."""
         self.until_ns = until_ns
         self._history = history
         self.database = history.database
@@ -72,7 +73,7 @@ class HistoryReader:
         self._moments: OrderedDict[int, HistoryReader] = OrderedDict()
 
     def at(self, moment_ns: int) -> HistoryReader:
-        """Return the history as it was at a moment."""
+        """Return a reader of the history as it was at `moment_ns`."""
         with self._moments_lock:  # `_lock` is held during queries
             reader = self._moments.pop(moment_ns, None)
             reader = reader or HistoryReader(self._history, lambda: moment_ns, moment_ns)
@@ -126,8 +127,8 @@ class HistoryReader:
 def until_changed(
     *names: str,
 ) -> Callable[[Callable[[HistoryReader, Ends, *Arguments], T]], Callable[[HistoryReader, *Arguments], T]]:
-    """Cache a query's result until one of the named tables gets new rows. The query receives the ends of all
-    tables.
+    """Return a decorator that caches a query's result until a table in `names` has new rows. The query
+    receives the ends of all tables.
     """
 
     def decorate(
@@ -147,7 +148,7 @@ def until_changed(
 def kept_for(
     kept_s: float,
 ) -> Callable[[Callable[[HistoryReader, *Arguments], T]], Callable[[HistoryReader, *Arguments], T]]:
-    """Cache a query's result for `kept_s` seconds."""
+    """Return a decorator that caches a query's result for `kept_s` seconds."""
 
     def decorate(query: Callable[[HistoryReader, *Arguments], T]) -> Callable[[HistoryReader, *Arguments], T]:
         @wraps(query)
@@ -161,8 +162,9 @@ def kept_for(
 
 
 def table_starts(history: History, until_ns: int = MAX_NS) -> list[tuple[str, int, int | None]]:
-    """Return (table, number of rows, start of the newest window in ns) for each table. This reads only part
-    metadata, so its cost does not depend on the size; with `until_ns`, the last minute's rows before it.
+    """Return (table, number of rows, start of the newest window in ns) for each table. The query reads only
+    part metadata, so its cost does not depend on the table's size. With `until_ns`, it reads the last minute
+    before.
     """
     select = "SELECT '{0}', count(), toUnixTimestamp64Nano(max(window_start)) FROM {1}.{0}"
     select += "" if until_ns == MAX_NS else " WHERE {2}"
@@ -175,8 +177,8 @@ def table_starts(history: History, until_ns: int = MAX_NS) -> list[tuple[str, in
 
 
 def window_ns(history: History, table: str, start_ns: int) -> int:
-    """Return the longest window of a table from `start_ns` on, ns. Raises ValueError if there is no
-    window.
+    """Return the length of the longest window from `start_ns` on, ns. Raises ValueError if the table has no
+    such window.
     """
     sql = f"SELECT count(), max({END} - {START}) FROM {history.database}.{table} WHERE {SINCE}"
     windows, length = next(rows(history, sql, since_ns=start_ns))

@@ -24,7 +24,7 @@ _UNTIL = "{0} < fromUnixTimestamp64Nano({{until_ns:Int64}}, 'UTC')"
 
 
 def in_range(time: str) -> str:
-    """Return the condition that a time column is in a query's range, which ends at the shown moment."""
+    """Return the SQL condition that a time column is in a query's range, which ends at the shown moment."""
     return f"{_SINCE.format(time)} AND {_UNTIL.format(time)}"
 
 
@@ -45,7 +45,7 @@ MIDDLE_REST = f"tupleElement({_AT_MIDDLE}, 2)"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time range, and the length of one step of a series over it, ns."""
+    """A time range, and the length of the steps of a series over it, in ns."""
 
     start_ns: int
     end_ns: int
@@ -53,15 +53,15 @@ class Span:
 
     @staticmethod
     def before(end_ns: int | None, span_s: int) -> Span:
-        """Return the span of `span_s` that ends at `end_ns` (None counts as 0). Steps are whole seconds;
-        there are at most about `MAX_POINTS`.
+        """Return the span of `span_s` seconds that ends at `end_ns` (None counts as 0). Its steps are whole
+        seconds, and about `MAX_POINTS` at most.
         """
         end_ns = end_ns or 0
         return Span(end_ns - span_s * SECOND_NS, end_ns, max(1, span_s // MAX_POINTS) * SECOND_NS)
 
 
 def series_period_s(span_s: int) -> float:
-    """Return how often a series is polled, s: less often if its steps are long."""
+    """Return the period with which a series is polled, s; the longer its steps, the longer the period."""
     return min(Span.before(None, span_s).step_ns / 1e9, 2.0) / 2
 
 

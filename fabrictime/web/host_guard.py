@@ -31,7 +31,7 @@ class HostGuard:
     """
 
     def __init__(self, app: Any, host: str, hosts: Sequence[str] = ()) -> None:
-        """`host`: address of the page; `hosts`: further names of it."""
+        """Guard `app`. `host` is the page's address, and `hosts` are its further names."""
         self._app, self._hosts = app, {name.lower() for name in hosts}
         self._limited = is_loopback(host) or bool(hosts)
 

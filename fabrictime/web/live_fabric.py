@@ -1,7 +1,8 @@
 """Passes changes of the fabric's state from the consumer thread to the tabs.
 
-Subscribers are called in the event loop, at most once per `PERIOD_S`. A change of a part in `VERDICTS` after
-a pause is passed on at once. Frames that all tabs draw are computed once.
+Subscribers are called in the event loop, at most once per `PERIOD_S`. A change of a part in `VERDICTS` is
+passed on at once unless another one preceded it within `PERIOD_S`. Frames that all tabs draw are computed
+once.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class LiveFabric:
             return now_ns - self.state.simulated.lag_ns(now_ns)
 
     def slow_text(self) -> str:
-        """Return a text about a simulation that is now too slow, with advice; empty otherwise."""
+        """Return a text with advice if a simulation is slower than real time now; empty otherwise."""
         with self.state.lock:
             return "" if self.is_past else self.state.simulated.slow_text
 
@@ -154,7 +155,8 @@ class LiveFabric:
     def overview(self, history: HistoryAge) -> Overview:
         """Return the content of the first page, one for all tabs.
 
-        It is computed once a second, and after a change of health or alerts, unless that takes too long.
+        It is computed once a second, and after a change of health or alerts; less often if its computation is
+        slow.
         """
         now_ns, log_now_ns, verdict = self.now_ns(), self.log_now_ns(), self.verdict()
         versions = self.state.versions
@@ -197,7 +199,7 @@ class LiveFabric:
             self._schedule(("plan",))
 
     def _refresh_plan(self) -> bool:
-        """Recompute the plan if it changed. Return whether that was postponed."""
+        """Recompute the plan if it changed. Return whether the computation was postponed."""
         begin_s = time.monotonic()
         early = begin_s < self._next_plan_s
         with self.state.lock:

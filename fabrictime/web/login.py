@@ -1,7 +1,8 @@
-"""ASGI wrapper that admits nobody without a login, and the page on which people log in.
+"""ASGI wrapper that refuses requests and websockets of users without a login, and the page with the login
+form.
 
-It answers before the application sees anything, for requests and websockets alike. Requests below /api that
-are no reads need the role configure at least; each route checks its own role.
+The application sees only admitted requests. Below /api, requests other than reads need at least the role
+configure, and each route checks its own role.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ _log = logging.getLogger(__name__)
 
 
 class LoginGuard:
-    """Admits users that `Users` knows. The user is `request.state.user` for the application."""
+    """Admits the users in `Users`. The application finds the user in `request.state.user`."""
 
     def __init__(
         self, app: Any, users: Users, header: str, *, secure: bool, clock_s: Callable[[], float] = time.time
     ) -> None:
-        """`header`: name of the proxy's header. `secure`: the page has TLS of its own."""
+        """Guard `app`. `header`: the proxy's header with the user's name; `secure`: the page itself has
+        TLS.
+        """
         self._app, self._users, self._secure, self._clock_s = app, users, secure, clock_s
         self._header = header.lower().encode()
         self.refused = 0
@@ -124,7 +127,7 @@ async def _body(receive: Any) -> bytes:
 
 
 def _next(target: str) -> str:
-    """Return a path of this page: another target could lead to a foreign one."""
+    """Return `target` if it is a path of this page, else `/`: a login must not lead to a foreign page."""
     is_plain = target.isascii() and target.isprintable() and not set(target) & set("\\ ")
     is_path = is_plain and target.startswith("/") and not urlsplit(target).netloc
     return target if is_path else "/"

@@ -1,7 +1,7 @@
-"""Buttons that change something, each with the command that does the same.
+"""Buttons that change something, each with the command that has the same effect.
 
 The browser sends an order to the page's HTTP interface, which checks the user's role. The buttons only show
-whether it would refuse, and why.
+whether the interface would refuse the order, and why.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAINTENANCE_S: Final = 14_400
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A button. `entry`: the part of the body that the user gives, as text or as one of `choices`."""
+    """A button. `entry` is the field of the body that the user enters, as text or as one of `choices`."""
 
     name: str
     label: str
@@ -40,7 +40,7 @@ class Order:
 
 
 def refusal(user: User | None, role: Role, is_past: bool) -> str:
-    """Return why the user cannot give an order that needs `role`; empty if the user can."""
+    """Return the reason why the user cannot give an order that needs `role`; empty if the user can."""
     if user is None:
         return NO_LOGIN
     if user.role < role:
@@ -49,8 +49,8 @@ def refusal(user: User | None, role: Role, is_past: bool) -> str:
 
 
 def windows_of(alert: Alert, racks: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
-    """Yield scope and pattern of the maintenance windows that cover an alert: by its cable, a switch of all
-    its cables, its host, or its rack. `racks`: the rack of each host.
+    """Yield scope and pattern of each maintenance window that would cover an alert: its cable, the switch of
+    all its cables, its host, or its rack. `racks` holds the rack of each host.
     """
     names = (alert["subject"], *alert["grouped"], *alert["links"])
     cables = {cable_id(name.replace("<>", ">")) for name in names if ">" in name}
@@ -64,7 +64,7 @@ def windows_of(alert: Alert, racks: Mapping[str, str | None]) -> Iterator[tuple[
 
 
 def alert_orders(alert: Alert, racks: Mapping[str, str | None]) -> list[Order]:
-    """Return what operators do about the alerts of a subject."""
+    """Return the buttons for the alerts of a subject, such as Acknowledge, Silence and Comment."""
     subject = alert["subject"]
     windows = tuple(
         (f"{scope} {shlex.quote(pattern)}", {"scope": scope, "pattern": pattern})
@@ -106,7 +106,7 @@ class Orders(LiveList[Any], component="orders.js"):
         self.put([refusal(user, self._role, is_past), *orders])
 
     def state(self) -> dict[str, Any]:
-        """Return the argument of the component's `put`."""
+        """Return the state that the browser's component receives in its method `put`."""
         refused, *orders = self._shown or [""]
         shown = [asdict(order) for order in orders]
         return {"classes": " ".join(self._classes), "refusal": refused, "orders": shown}

@@ -1,4 +1,4 @@
-"""The state of the fabric at past moments, in the form in which the tabs read the live state.
+"""The state of the fabric at past moments, with the interface of the live state.
 
 A moment is fabric time, which is the log's time unless a simulated fleet runs behind it.
 """
@@ -40,7 +40,7 @@ class Moment:
 
 
 class PastFabric:
-    """Makes the state of past moments. Thread-safe."""
+    """Reads the fabric's state at past moments from the log. Thread-safe."""
 
     def __init__(self, live: LiveFabric, cluster: KafkaSettings, registry: codec.Registry | None) -> None:
         self._live, self._registry = live, registry
@@ -49,13 +49,14 @@ class PastFabric:
         self._moments: OrderedDict[int, Moment] = OrderedDict()
 
     def pending(self, at_ns: int) -> Moment:
-        """Return a moment whose state is still being read: tabs show that they wait."""
+        """Return a moment without a state, which tabs show while `at` reads the state."""
         return self._moment(at_ns, PastState(self._empty(), None, 0), READING, Verdict(is_checked=False))
 
     def at(self, at_ns: int) -> Moment:
-        """Return the state at a moment, read from the log. Without an answer of the log, its status says so.
+        """Return the state at a moment, read from the log. If the log does not answer, `fabric.status.error`
+        is set.
 
-        This takes up to a second.
+        A read takes up to a second.
         """
         with self._lock:
             moment = self._moments.get(at_ns)
@@ -91,7 +92,7 @@ class PastFabric:
 
 
 def evidence_at(at_ns: int, newest_ns: int | None) -> Verdict:
-    """Return whether the log had fresh records at a moment. `newest_ns`: the newest one before it."""
+    """Return whether the log had fresh records at a moment. `newest_ns`: time of the newest record before."""
     if newest_ns is None:
         back = seconds_text(BACK_S[INVENTORY])
         return Verdict((f"the log has no record of the {back} before this moment (nothing ran?)",))

@@ -75,7 +75,7 @@ class PastState:
 
 
 class PastLog:
-    """The log, read up to any moment. Thread-safe."""
+    """Reads the log up to any past moment. Thread-safe."""
 
     def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         self._cluster, self._registry = as_settings(cluster), registry
@@ -90,7 +90,8 @@ class PastLog:
         """Moment up to which `LASTING` was read."""
 
     def at(self, moment_ns: int, empty: Callable[[], FabricState]) -> PastState:
-        """Return the state at a moment of the log's time. `empty` makes the state that is filled.
+        """Return the state at a moment of the log's time. `empty` returns a new state, which this method
+        fills.
 
         Raises LogUnavailable.
         """
@@ -110,7 +111,7 @@ class PastLog:
         return PastState(state, max(map(_BY_TIME, recent), default=None), intake.unreadable)
 
     def _read(self, starts: dict[Topic, Start], until_ns: int) -> list[Message]:
-        """Return the recent messages of a moment; keep those of `LASTING`."""
+        """Read the topics up to `until_ns`. Return the messages, but store those of topics in `LASTING`."""
         recent: list[Message] = []
         lasting = {topic.name for topic in LASTING}
         options: dict[str, Any] = {
@@ -138,7 +139,7 @@ class PastLog:
         return [self._decoded_once(one) if one.topic in DECODED_TOPICS else one for one in newest]
 
     def _decoded_once(self, message: Message) -> Message:
-        """Return the message of an earlier moment, whose record is decoded, if it is the same."""
+        """Return the equal message of an earlier read, whose record is already decoded, else `message`."""
         key = message.place, message.offset, message.append_ns
         self._decoded[key] = earlier = self._decoded.pop(key, message)
         if len(self._decoded) > MAX_DECODED:
@@ -146,13 +147,15 @@ class PastLog:
         return earlier
 
     def _keep(self, message: Message) -> None:
-        """Keep a message of `LASTING`, unless an earlier call read it."""
+        """Store a message of a topic in `LASTING`, unless an earlier call read it."""
         if message.offset > self._offsets.get(message.place, -1):
             self._offsets[message.place] = message.offset
             self._lasting.append(message)
 
     def _lasting_at(self, moment_ns: int) -> Iterable[Message]:
-        """Return the messages of `LASTING` that count at a moment: the newest ones of each subject."""
+        """Return the messages of topics in `LASTING` that are in force at a moment: the newest per
+        subject.
+        """
         newest: dict[object, Message] = {}
         for message in self._lasting[: bisect_right(self._lasting, moment_ns, key=_BY_TIME)]:
             identity = self._identity(message, moment_ns)
@@ -161,8 +164,8 @@ class PastLog:
         return newest.values()
 
     def _identity(self, message: Message, moment_ns: int) -> object:
-        """Return which message replaces another: the changes of a link's health within the past hour all
-        count.
+        """Return a key; a message replaces earlier messages with the same key. Each change of a link's health
+        within the past hour has a key of its own.
         """
         if message.topic == LINK_HEALTH.name and message.append_ns > moment_ns - HOUR_NS:
             return message.place, message.offset

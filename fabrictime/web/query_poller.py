@@ -1,8 +1,8 @@
 """Polls the history once per distinct query, however many tabs watch it.
 
 Tabs subscribe to a query by a key and a function. A query is polled again only after its previous poll ended,
-and later if that was slow. So slow queries neither pile up nor occupy the history. The poller runs in one
-event loop; the queries run in a small thread pool.
+and later if that poll was slow. So slow queries neither pile up nor occupy the history. The poller runs in
+one event loop; the queries run in a small thread pool.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[T]):
-    """The newest result of a query. `value` is None before the first result; a later failure keeps it.
+    """The newest result of a query. `value` is None before the first result, and a failed query keeps it.
 
     `version` counts results. `answered_s` is the monotonic time of the newest result, None before the first.
     `failing_s` is the monotonic time since which the query fails, None while it works.

@@ -43,7 +43,7 @@ def result_address(result: Result) -> str:
 
 
 class SearchBox(LiveList[Any], component="search.js"):
-    """A field for names, and the objects that match, kind by kind; Enter opens one."""
+    """A field for a part of a name, with a list of the matching objects by kind. Enter opens an object."""
 
     def __init__(self, live: Callable[[], LiveFabric | None]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class SearchBox(LiveList[Any], component="search.js"):
         self.on("query", self._on_query)
 
     async def _on_query(self, event: GenericEventArguments) -> None:
-        """Search in a thread: the flows of a large fleet take a while to decode."""
+        """Search in a thread, because the flows of a large fleet take a while to decode."""
         query = self._query = str(event.args)[:MAX_QUERY]
         live = self._live()
         results = [] if live is None else await asyncio.to_thread(live.search.find, query)
@@ -62,5 +62,5 @@ class SearchBox(LiveList[Any], component="search.js"):
             )
 
     def state(self) -> dict[str, Any]:
-        """Return the argument of the component's `put`."""
+        """Return the state that the browser's component receives in its method `put`."""
         return {"query": self._shown[0] if self._shown else None, "rows": self._shown[1:]}

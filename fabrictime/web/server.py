@@ -59,7 +59,7 @@ def main(settings: WebSettings) -> int:
 
 
 def _tls(settings: WebSettings) -> ssl.SSLContext | None:
-    """Return the page's side of TLS; None for HTTP. Raises ValueError for unusable files."""
+    """Return the TLS context of the server; None for HTTP. Raises ValueError for unusable files."""
     if settings.tls_certificate_file is None or settings.tls_key_file is None:
         return None
     read_secret(settings.tls_key_file, "web.tls_key_file", "a private key (PEM)")
@@ -122,8 +122,8 @@ async def _serve(
     )
 
     class Server(uvicorn.Server):
-        """Leaves signals to this process: uvicorn would raise them again after its end and so change the exit
-        code.
+        """A uvicorn server without signal handlers: uvicorn's would raise a signal again at the end and so
+        change the exit code.
         """
 
         @contextlib.contextmanager
@@ -167,7 +167,7 @@ async def _serve(
 def _live_fabric(
     settings: WebSettings,
 ) -> tuple[LiveFabric | None, FabricConsumer | None, EvidenceWatch | None]:
-    """Return the live state, its consumer and the watch of its evidence; three times None without a log
+    """Return the live state, its consumer, and the watch of its evidence; all are None without a log
     address.
     """
     if settings.kafka is None:
@@ -338,7 +338,7 @@ def _add_tabs(context: AppContext) -> None:
         return DelaysTab(context, DelaysChoice.parse(dict(query)))
 
     def first(query: Any) -> Tab[Any]:
-        """Return the tab Now; Delays for the address of an earlier version's choices, or without a log."""
+        """Return the tab Now; for an address of an earlier version, or without a log, the tab Delays."""
         is_old = not query.keys() <= {"at", "range"}
         return delays(query) if is_old or context.live is None else NowTab(context, NowChoice())
 

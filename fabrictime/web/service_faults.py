@@ -1,6 +1,6 @@
-"""For the page's banner: the services of this machine's `up` that do not work.
+"""The services of this machine's `up` that do not work, for the page's banner.
 
-`up` writes the state of its services each second. Without `up`, the page shows no such services.
+`up` writes the state of its services each second. Without `up`, the banner lists no services.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from schemas.strict_model import StrictModel, quantity
 
 
 def is_loopback(name: str) -> bool:
-    """Return whether a host name or address means this machine alone."""
+    """Return whether a host name or address is that of the loopback interface."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -25,7 +25,7 @@ def is_loopback(name: str) -> bool:
 
 
 class LoginSettings(StrictModel):
-    """Users of the page. Without a file and proxies there is no login, and the page only reads."""
+    """Users of the page. Without `users_file` and `proxies` there is no login, and the page can only read."""
 
     users_file: Path | None = Field(
         default=None,
@@ -56,7 +56,9 @@ class LoginSettings(StrictModel):
 
     @model_validator(mode="after")
     def _named(self) -> LoginSettings:
-        """Require names with proxies: a foreign page in a browser beside the proxy could set its header."""
+        """Require `hosts` with `proxies`: else a foreign page in a browser near the proxy could set the
+        header.
+        """
         if self.proxies and not self.hosts:
             raise ValueError("proxies: expected hosts as well, the names in the proxy's addresses")
         return self

@@ -24,7 +24,7 @@ MAX_AGE_NS: Final = 30 * 86_400_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class TimeChoice:
-    """The reader's choice of time. `at_ns` is None for now, `end_ns` for a slider that ends now."""
+    """The user's choice of time. `at_ns`: the moment; `end_ns`: the slider's end. None means now."""
 
     at_ns: int | None = None
     range_s: int = 3600
@@ -47,13 +47,13 @@ class TimeChoice:
         return moment | ({} if self.range_s == 3600 else {"range": str(self.range_s)})
 
     def span_ns(self, now_ns: int) -> tuple[int, int]:
-        """Return begin and end of the slider. An end of now is a whole number of seconds."""
+        """Return begin and end of the slider, ns. If the slider ends now, its end is a whole second."""
         end_ns = now_ns // 1_000_000_000 * 1_000_000_000 if self.end_ns is None else self.end_ns
         return end_ns - self.range_s * 1_000_000_000, end_ns
 
 
 def parse_time(text: str) -> int | None:
-    """Return a time as ns since the Unix epoch, from ISO 8601; None if it is no such time."""
+    """Return an ISO 8601 time as ns since the Unix epoch; None if the text is no such time."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -70,7 +70,7 @@ def time_of(ns: int) -> str:
 
 
 class TimeBar(IncrementalElement, component="time_bar.js", esm={"fabrictime-draw": "draw"}):
-    """Shows the choice of time. `seek(choice, push)` shows another one."""
+    """The slider and buttons that choose the time. Calls `seek(choice, push)` after a new choice."""
 
     def __init__(
         self, choice: TimeChoice, note: str, seek: Callable[[TimeChoice, bool], Awaitable[None]]
@@ -88,7 +88,7 @@ class TimeBar(IncrementalElement, component="time_bar.js", esm={"fabrictime-draw
             self.update()
 
     async def _on_seek(self, event: GenericEventArguments) -> None:
-        """Show the chosen moment; of several choices meanwhile, the last one."""
+        """Show the chosen moment. If the user makes several choices meanwhile, only the last one is shown."""
         choice = _choice_of(event.args, time.time_ns())
         self.choice = choice
         async with self._lock:
@@ -97,7 +97,7 @@ class TimeBar(IncrementalElement, component="time_bar.js", esm={"fabrictime-draw
         self.update()
 
     def state(self) -> dict[str, Any]:
-        """Return the argument of the component's `put`."""
+        """Return the state that the browser's component receives in its method `put`."""
         choice = self.choice
         return {
             "now": time.time_ns() // NS_PER_MS,

@@ -27,8 +27,8 @@ def rounded(value: float | None, digits: int) -> float | int | None:
 
 
 def steps(span: Span, known_ns: Iterable[int]) -> range:
-    """Return the numbers of a span's steps, starting at the first one with a point, so that a young history
-    fills the chart.
+    """Return the numbers of a span's steps. They start at the first step with a point, so that a young
+    history fills the chart.
     """
     first, last = -(-span.start_ns // span.step_ns), span.end_ns // span.step_ns
     first = max(first, min((at // span.step_ns for at in known_ns), default=first))
@@ -36,7 +36,7 @@ def steps(span: Span, known_ns: Iterable[int]) -> range:
 
 
 def time_axis(span: Span, known_ns: Iterable[int]) -> tuple[list[int], dict[int, int]]:
-    """Return the times of the axis in ms, and step number to index on the axis."""
+    """Return the times of the axis in ms, and the index on the axis by step number."""
     numbers = steps(span, known_ns)
     return [number * span.step_ns // 1_000_000 for number in numbers], {n: i for i, n in enumerate(numbers)}
 

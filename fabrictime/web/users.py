@@ -1,4 +1,4 @@
-"""Users of the page: their roles, and proof of who they are.
+"""Users of the page: their roles and their authentication.
 
 `users_file` has a line `NAME ROLE TOKEN` for each user. A browser exchanges the token for a cookie, which is
 a MAC of name and expiry under the token: removing or changing the line ends all logins of the user at once. A
@@ -45,7 +45,7 @@ ROLES: Final = {"look": Role.READ, "configure": Role.CONFIGURE, "act": Role.ACT}
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user who proved the name."""
+    """An authenticated user."""
 
     name: str
     role: Role
@@ -105,7 +105,7 @@ class Users:
             raise ValueError(f"web.login.users_file {path}: {error}") from None
 
     def _current(self) -> Mapping[bytes, _Entry]:
-        """Return the users in the file now; nobody while it cannot be read."""
+        """Return the users in the file now; none while the file cannot be read."""
         path = self._settings.users_file
         if path is not None and (present := stamp(path)) != self._stamp:
             self._stamp = present
@@ -122,7 +122,7 @@ class Users:
         return None if entry is None else entry.user
 
     def cookie(self, token: bytes, now_s: float) -> str | None:
-        """Return the value of a cookie for the user with this token; None if there is none."""
+        """Return the value of a cookie for the user with this token; None if no user has it."""
         entry = self._current().get(_digest(token))
         if entry is None:
             return None
@@ -130,7 +130,7 @@ class Users:
         return f"{head}:{_mac(entry.token, head)}"
 
     def by_cookie(self, value: str, now_s: float) -> User | None:
-        """Return the user of a cookie that this page issued and that is not over; None otherwise."""
+        """Return the user of a cookie that this page issued and that has not expired; None otherwise."""
         head, _, mac = value.rpartition(":")
         name, _, until = head.rpartition(":")
         if not until.isascii() or not until.isdecimal() or len(until) > 12 or int(until) <= now_s:

@@ -50,7 +50,7 @@ class IncrementalElement(Element):
         return False
 
     def update(self) -> None:
-        """Send the state with the next message; before the component is mounted, update as NiceGUI does."""
+        """Send the state with the next message. Before the component is mounted, update as NiceGUI does."""
         if not self._ready:
             super().update()
         elif not self.is_deleted:
@@ -60,7 +60,7 @@ class IncrementalElement(Element):
             pending[self.id] = self
 
     def state(self) -> dict[str, Any]:
-        """Return the argument of the component's `put`."""
+        """Return the state that the browser's component receives in its method `put`."""
         return {"classes": " ".join(self._classes)}
 
     def _on_ready(self) -> None:
@@ -102,7 +102,7 @@ class LiveText(IncrementalElement, component="live_text.js"):
             self.update()
 
     def state(self) -> dict[str, Any]:
-        """Return the argument of the component's `put`."""
+        """Return the state that the browser's component receives in its method `put`."""
         return {**super().state(), "content": self.text, "title": self._props.get("title", "")}
 
 
@@ -119,7 +119,7 @@ class Section(IncrementalElement, component="section.js"):
 
 
 class LiveList(IncrementalElement, Generic[T]):
-    """An element that shows a list of items. They are sent to its component alone."""
+    """An element that shows a list of items. Only its component in the browser receives the items."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,14 +145,15 @@ class Chips(LiveList[tuple[str, str, str]], component="chips.js"):
             self.on("pick", lambda event: on_pick(str(event.args)))
 
     def state(self) -> dict[str, Any]:
-        """Return the argument of the component's `put`."""
+        """Return the state that the browser's component receives in its method `put`."""
         return {"chips": self._shown}
 
 
 class LiveTable(LiveList[Row], component="live_table.js"):
     """A table with (name, label, alignment) columns, hidden while it is empty. Each row has a unique `id`.
 
-    `cells` formats the columns that are more than `row[name]`. `on_pick` receives a clicked row.
+    `cells` holds a function for each column that shows more than `row[name]`. `on_pick` receives a clicked
+    row.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ class LiveTable(LiveList[Row], component="live_table.js"):
             self.on("pick", picked)
 
     def state(self) -> dict[str, Any]:
-        """Return the argument of the component's `put`."""
+        """Return the state that the browser's component receives in its method `put`."""
         rows = [[str(row["id"]), [self._cell(row, name) for name in self._columns]] for row in self._shown]
         return {"rows": rows}
 

@@ -59,8 +59,8 @@ PAGES = {
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """The settings, history and live state of all tabs. The fields that need the log are None without its
-    address.
+    """The settings, history and live state of all tabs. Without the log's address, the fields that need the
+    log are None.
     """
 
     settings: WebSettings
@@ -75,7 +75,7 @@ class AppContext:
     past: PastFabric | None = None
 
     def at(self, moment: Moment) -> AppContext:
-        """Return the same for a past moment."""
+        """Return a copy of this context with the history and state of a past moment."""
         live, history = moment.fabric, self.history.at(moment.at_ns)
         jobs = None
         if self.settings.kafka is not None:
@@ -104,8 +104,8 @@ TabChoice = TypeVar("TabChoice", bound=Choice)
 
 
 def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> str:
-    """Return the banner for a history whose newest window is old. It says whether the log or the history is
-    late.
+    """Return the banner for a history whose newest window is old. Its text names the late part: log or
+    history.
     """
     if log_s is None:
         return (
@@ -124,14 +124,14 @@ def stale_text(history_s: float, log_s: float | None, stale_after_s: float) -> s
 
 
 def marks_before_now(history: HistoryReader, range_s: int) -> list[Mark]:
-    """Return the marks of the last `range_s`."""
+    """Return the marks of alerts and decisions within the last `range_s` seconds."""
     now_ns = history.now_ns()
     return marks(history, now_ns - range_s * 1_000_000_000, now_ns + 1_000_000_000)
 
 
 def with_pace(message: str, kind: str, slow: str) -> tuple[str, str]:
-    """Add the pace of a slow simulation to a banner and return its text and kind. `slow` is empty at full
-    pace.
+    """Add the note `slow` about a slow simulation to a banner, and return its text and kind. `slow` is empty
+    at full pace.
     """
     if not slow:
         return message, kind
@@ -168,20 +168,20 @@ class Tab(ABC, Generic[TabChoice]):
         """
 
     def start_live(self) -> None:
-        """Subscribe to the live state. `stop` ends this."""
+        """Subscribe to the live state. `stop` ends the subscription."""
         if self.context.live is not None:
             self._unsubscribe["live"] = self.context.live.subscribe(self._on_live)
         if self._now_context.past is not None:
             self._follow_marks()
 
     def show_first(self) -> None:
-        """Show the present state once, before the browser has connected: its first paint has figures."""
+        """Show the present state once before the browser connects, so that its first paint has figures."""
         self.start()
         self.start_live()
         self.stop()
 
     def resume(self) -> None:
-        """Send again what `start_live` sends only once; called when the browser reconnects."""
+        """Send the state again that `start_live` sends only once; called when the browser reconnects."""
 
     def at_time(self, choice: TimeChoice) -> None:
         """Choose the time before the tab is built; `show_time` then reads the state of a past moment."""
@@ -191,7 +191,7 @@ class Tab(ABC, Generic[TabChoice]):
             self.context = self._now_context.at(past.pending(choice.at_ns))
 
     async def show_time(self) -> None:
-        """Show the chosen time: now, or the past moment, whose state is read first."""
+        """Show the chosen time: now, or a past moment after its state has been read."""
         past, at_ns = self._now_context.past, self.time.at_ns
         context = self._now_context
         if past is not None and at_ns is not None:
@@ -342,8 +342,8 @@ class Tab(ABC, Generic[TabChoice]):
         callback: Callable[[Snapshot[T]], None],
         period_s: float = 0.0,
     ) -> None:
-        """Replace the subscription of `slot` by one to `query(*arguments)`. Tabs with the same query and
-        arguments share one poll.
+        """Subscribe to `query(*arguments)` in place of the former subscription under the name `slot`. Tabs
+        with the same query and arguments share one poll.
         """
         self.unfollow(slot)
         if self.time.at_ns is not None:
@@ -353,6 +353,6 @@ class Tab(ABC, Generic[TabChoice]):
         )
 
     def unfollow(self, slot: str) -> None:
-        """End the slot's subscription."""
+        """End the subscription under the name `slot`."""
         if slot in self._unsubscribe:
             self._unsubscribe.pop(slot)()

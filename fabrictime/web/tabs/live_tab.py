@@ -31,7 +31,7 @@ KINDS_NAMED: Final = 2
 
 
 def kinds_text(records: Iterable[Mapping[str, Any]]) -> str:
-    """Return the kinds of records in words: as many as fit below a figure, and the number of the others."""
+    """Return the kinds of records as text: those that fit below a figure, and the number of further kinds."""
     kinds = sorted({kind_label(record["kind"]) for record in records})
     more = len(kinds) - KINDS_NAMED
     return ", ".join(kinds[:KINDS_NAMED]) + (f", {more} more" if more > 0 else "")
@@ -42,13 +42,13 @@ class LiveTab(Tab[TabChoice]):
 
     @property
     def live(self) -> LiveFabric:
-        """The live state. Valid only if there is a log address."""
+        """The live state. Only valid if the settings have a log address."""
         assert self.context.live is not None  # noqa: S101 - without it, no live callback runs
         return self.context.live
 
     @property
     def state(self) -> FabricState:
-        """The fabric's state. Readers hold its lock."""
+        """The fabric's state. Callers hold its lock while they read."""
         return self.live.state
 
     def start(self) -> None:
@@ -61,7 +61,7 @@ class LiveTab(Tab[TabChoice]):
 
     @abstractmethod
     def on_live(self, parts: frozenset[Part]) -> None:
-        """Show the changed parts."""
+        """Redraw the elements that depend on the changed parts of the state."""
 
     def _on_live(self, parts: frozenset[Part]) -> None:
         super()._on_live(parts)

@@ -1,1 +1,1 @@
-"""The tab Actions."""
+"""The tab Actions: decisions and their outcomes, suppressed actions, limits, and one flow."""

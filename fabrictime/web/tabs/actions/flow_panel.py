@@ -73,7 +73,7 @@ class FlowPanel:
         alerts: Sequence[Alert],
         now_ns: int,
     ) -> None:
-        """Show a flow, one of its action entries, and a list of all of them."""
+        """Show a flow, one of its action entries, and the list `of_flow` of all its entries."""
         self.part.set_visibility(flow_id is not None)
         self.nothing.set_visibility(flow_id is None)
         if flow_id is None:

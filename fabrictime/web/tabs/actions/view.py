@@ -1,4 +1,4 @@
-"""The Actions tab: decisions with cause and outcome, suppressed actions, limits, and one flow in depth."""
+"""The Actions tab: decisions with cause and outcome, suppressed actions, limits, and one flow in detail."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ActionsChoice(Choice):
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A consistent copy of all that the tab shows, read under one lock."""
+    """The action state that the tab shows, read under one lock and therefore consistent."""
 
     entries: list[ActionEntry]
     groups: list[ActionGroup]
@@ -196,7 +196,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
     # ----------------------------------------------------------------------------------------------- choices
 
     def choose(self, **changes: Any) -> None:
-        """Change the choice and show it."""
+        """Change some of the user's choices, and show the tab with them."""
         self._choose(**changes)
         self.show()
 
@@ -205,7 +205,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         self.choose(decision=row["id"])
 
     def _on_fault_row(self, row: Row) -> None:
-        """List the decisions of one fault; after a second click, those of all faults again."""
+        """List only the decisions of the clicked fault. A second click lists those of all faults again."""
         self.choose(fault=None if self.choice.fault == row["subject"] else row["subject"], decision=None)
 
     def _on_filter(self, event: ValueChangeEventArguments[Any]) -> None:

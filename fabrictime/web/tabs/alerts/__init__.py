@@ -1,1 +1,1 @@
-"""The tab Alerts."""
+"""The tab Alerts: active and cleared alerts, and the evidence for one alert."""

@@ -38,8 +38,8 @@ EvidenceReader = Callable[[str, str, int, str], LogRecord]
 
 
 def evidence_reader(cluster: KafkaSettings) -> EvidenceReader:
-    """Return a function that finds the record of an alert's evidence. The function blocks and raises
-    HistoryError.
+    """Return a function that reads the record of an alert's evidence from the log. The function blocks and
+    raises HistoryError.
     """
     registry = cluster.registry()
 
@@ -64,7 +64,7 @@ def evidence_reader(cluster: KafkaSettings) -> EvidenceReader:
 def _around(
     cluster: KafkaSettings, topic: str, key: str, at_ns: int, registry: codec.Registry | None
 ) -> list[tuple[int, str, Any]]:
-    """Return (append time, position, record) of each record of a key within `AROUND_NS` of `at_ns`."""
+    """Return (append time, position, record) of each record with this key within `AROUND_NS` of `at_ns`."""
     key_records: list[tuple[int, str, Any]] = []
     end_s = time.monotonic() + TIMEOUT_S
     with TopicReader(cluster, {TOPICS[topic]: since(at_ns - AROUND_NS)}, key=key) as reader:

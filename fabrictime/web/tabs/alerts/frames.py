@@ -47,7 +47,7 @@ def ordered(alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def age_text(alert: Alert, now_ns: int) -> str:
-    """Return a text for how long an alert has been active, or was."""
+    """Return as text how long an alert has been active, or was active before it was cleared."""
     end = alert["cleared_ns"] if alert["cleared_ns"] is not None else now_ns
     return seconds_text((end - alert["raised_ns"]) / 1e9)
 
@@ -74,7 +74,7 @@ def figures(alert: Alert, now_ns: int) -> list[tuple[str, str]]:
 
 
 def note_rows(index: NoteIndex, alert: Alert, now_ns: int) -> list[tuple[str, str]]:
-    """Return what operators noted of an alert, as names and texts: acknowledged, silent, owner, comments."""
+    """Return operators' notes about an alert as names and texts: acknowledged, silent, owner, comments."""
     state = state_text(index, alert, now_ns)
     comments = [f"{comment['author']}: {comment['text']}" for comment in index.comments_of(alert)]
     rows = {NOTED: state, "comments": _listed(comments, "; ")}
@@ -82,7 +82,7 @@ def note_rows(index: NoteIndex, alert: Alert, now_ns: int) -> list[tuple[str, st
 
 
 def related_links(alert: Alert) -> list[tuple[str, str]]:
-    """Return (label, address) of the links that an alert names, or of its hosts, and of its jobs."""
+    """Return (label, address) of an alert's links, or of its hosts if it names no link, and of its jobs."""
     links = list(alert["links"]) or [alert["subject"]] * (">" in alert["subject"])
     cables: dict[str, str] = {}
     for link in links:

@@ -52,7 +52,7 @@ class AlertsChoice(Choice):
 
 
 class AlertsTab(LiveTab[AlertsChoice]):
-    """Shows all alerts, and one of them in depth."""
+    """Shows all alerts, and one chosen alert with its evidence."""
 
     address = "/alerts"
 
@@ -119,7 +119,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
             self.part.set_visibility(False)
 
     def on_live(self, parts: frozenset[Part]) -> None:
-        """Show the changed parts."""
+        """Redraw the elements that depend on the changed parts of the state."""
         if "alerts" in parts:
             self._show()
 

@@ -1,1 +1,1 @@
-"""The tab Audit."""
+"""The tab Audit: results of the audits by host and by check."""

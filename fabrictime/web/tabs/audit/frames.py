@@ -115,7 +115,7 @@ def open_results(results: Iterable[ResultRow]) -> list[ResultRow]:
 
 
 def hint(hosts: Sequence[HostSquare]) -> str:
-    """Return the sentence that is shown while nothing is chosen."""
+    """Return the sentence that is shown while neither a host nor a check is chosen."""
     unfit = sum(square.counts[Level.ERROR] > 0 for square in hosts if square.host != FLEET)
     fleet = sum(square.host != FLEET for square in hosts)
     if not hosts:

@@ -1,6 +1,6 @@
 """History queries about audits: the newest result of each host and check, within one run or the last day.
 
-Their aggregates ignore repeated rows, so they read without FINAL.
+The queries' aggregates ignore repeated rows, so the queries read without FINAL.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CheckRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run with its hosts and errors; times in ns since the Unix epoch."""
+    """One run of the audit: its hosts, number of errors, and times in ns since the Unix epoch."""
 
     run: str
     newest_ns: int
@@ -132,7 +132,7 @@ def newest_runs(history: HistoryReader) -> list[RunRow]:
 
 
 def state(history: History, scope: Scope) -> tuple[int, int]:
-    """Return the number of results and the newest recording time, ns: they change with every new result."""
+    """Return the number of results and the newest recording time, ns. Every new result changes both."""
     sql = f"SELECT count(), max(recorded_ns) {_rows(history)}"
     count, recorded_ns = next(rows(history, sql, **scope.parameters()))
     return int(count), int(recorded_ns)
@@ -160,8 +160,8 @@ def fleet(history: History, scope: Scope) -> AuditFleet:
 
 
 def _checks(history: History, scope: Scope, hosts: Mapping[tuple[str, str], int]) -> list[CheckRow]:
-    """Return the checks that did not pass, the worst first. `hosts`: (check, level) to its number
-    of hosts.
+    """Return the checks that did not pass, the worst first. `hosts` is the number of hosts by (check,
+    level).
     """
     texts = ("title", "action", "remedy", "category")
     newest = ", ".join(f"argMax({name}, (checked, recorded_ns))" for name in texts)
@@ -179,7 +179,9 @@ def _checks(history: History, scope: Scope, hosts: Mapping[tuple[str, str], int]
 
 
 def runs(history: History, since_ns: int, limit: int) -> list[RunRow]:
-    """Return the newest runs of several hosts: each host also checks itself when it starts."""
+    """Return the newest runs of several hosts, without the runs in which a host checks itself at its
+    start.
+    """
     sql = (
         "SELECT run, toUnixTimestamp64Nano(max(checked)) AS newest, uniqExact(host) AS hosts, "
         "uniqExactIf((host, check), status = 'FAILED' AND severity = 'ERROR') "

@@ -51,8 +51,8 @@ new tab.
 
 @dataclass(frozen=True, slots=True)
 class AuditChoice(Choice):
-    """The reader's choices on the tab. Without a chosen run, the newest result of each host and
-    check counts.
+    """The user's choices on the tab. Without a chosen run, the tab shows the newest result of each host and
+    check.
     """
 
     run: str = ""

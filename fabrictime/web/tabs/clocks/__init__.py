@@ -1,1 +1,1 @@
-"""The tab Clocks."""
+"""The tab Clocks: error bounds and offsets of all clocks, and the probe mesh."""

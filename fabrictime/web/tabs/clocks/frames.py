@@ -77,9 +77,7 @@ def _marks(events: Sequence[EventRow], drawn: set[str], t: Sequence[int]) -> lis
 def _columns(
     points: Sequence[ClockPoint], index: dict[int, int], step_ns: int, size: int, field: str
 ) -> dict[str, Values]:
-    """Return clock to the values of one field by step. A step in which the clock was UNSYNCED is a gap
-    (None).
-    """
+    """Return, by clock, the values of one field per step; None for a step in which the clock was UNSYNCED."""
     values: dict[str, Values] = {}
     for point in points:
         i = index.get(point.at_ns // step_ns)
@@ -351,8 +349,8 @@ def mesh_frame(mesh: Mesh, nics: Sequence[NicRow], clocks: Sequence[ClockRow]) -
 
 
 def _group_level(homes: Sequence[Place]) -> Level:
-    """Return what groups the NICs on the circle: racks if there are several and too many hosts,
-    else hosts.
+    """Return the level that groups the NICs on the circle: racks if there are several racks and too many
+    hosts, else hosts.
     """
     racks = {home.rack for home in homes if home.rack is not None}
     many_hosts = len({home.host for home in homes}) > MAX_HOST_GROUPS

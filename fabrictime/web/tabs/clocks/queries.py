@@ -112,7 +112,9 @@ class WanderPoint:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event of a clock in a window. `event_ns` is as in ClockOffsets, `at_ns` the window's start."""
+    """An event of a clock in a window. `event_ns` is that field of ClockOffsets, `at_ns` the window's
+    start.
+    """
 
     at_ns: int
     clock: str
@@ -133,8 +135,8 @@ class StatePoint:
 
 @dataclass(frozen=True, slots=True)
 class SuspectRow:
-    """A pair with a suspected asymmetric path in its shard's newest window. `since_ns`: its first such window
-    in the span.
+    """A pair with a suspected asymmetric path in its shard's newest window. `since_ns` is the start of the
+    first window of the span that suspects the pair.
     """
 
     prober: str
@@ -169,7 +171,7 @@ class MeshSize:
 
 @dataclass(frozen=True, slots=True)
 class ClockSeries:
-    """Clocks over time: `points` if the clocks are few, else the `spread` over all of them."""
+    """Clocks over time: `points` of each clock if the clocks are few, else the `spread` over all of them."""
 
     points: list[ClockPoint]
     spread: list[FleetPoint]
@@ -216,8 +218,8 @@ def clock_series(history: HistoryReader, ends: Ends, span_s: int) -> ClockSeries
 
 @until_changed(tables.CLOCKS)
 def drawn_clocks(history: HistoryReader, ends: Ends, names: tuple[str, ...], span_s: int) -> ClockSeries:
-    """Return the points of the named clocks over the span. Without names: of all clocks if they are few, else
-    of those with the widest bounds.
+    """Return the points of the named clocks over the span. Without names, all clocks are drawn if they are
+    few, else the clocks with the widest bounds.
     """
     span = Span.before(ends[tables.CLOCKS].end_ns, span_s)
     drawn = names or sorted({row.clock for row in clocks(history)})
@@ -228,7 +230,7 @@ def drawn_clocks(history: HistoryReader, ends: Ends, names: tuple[str, ...], spa
 
 @until_changed(tables.CLOCKS)
 def clock_fleet(history: HistoryReader, ends: Ends, span_s: int) -> ClockFleet:
-    """Return all clocks over the span."""
+    """Return the series, states and events of all clocks over the span."""
     span = Span.before(ends[tables.CLOCKS].end_ns, span_s)
     many = len(clocks(history)) > DRAW_ALL_CLOCKS
     return ClockFleet(

@@ -32,7 +32,7 @@ _SORT_KEYS: Final[dict[str, Callable[[ClockRow], Any]]] = {
 
 
 def event_table(on_row: Callable[[GenericEventArguments], None]) -> Any:
-    """Return the table of events."""
+    """Return an empty table for the events of clocks. A click on a row calls `on_row`."""
     columns = [
         column("at", "window (UTC)", align="left"),
         column("clock", "clock", align="left"),
@@ -46,7 +46,7 @@ def event_table(on_row: Callable[[GenericEventArguments], None]) -> Any:
 
 
 def event_row(row: EventRow) -> dict[str, Any]:
-    """Return an event's row."""
+    """Return the table row of a clock's event."""
     return {
         "id": f"{row.shard} {row.clock} {row.at_ns}",
         "at": utc_time(row.at_ns),
@@ -57,7 +57,7 @@ def event_row(row: EventRow) -> dict[str, Any]:
 
 
 def suspect_table() -> Any:
-    """Return the table of suspect pairs."""
+    """Return an empty table for the suspect pairs of the mesh."""
     columns = [
         column("pair", "prober → peer", align="left"),
         column("asymmetry", "asymmetry"),
@@ -69,7 +69,7 @@ def suspect_table() -> Any:
 
 
 def suspect_row(row: SuspectRow) -> dict[str, Any]:
-    """Return a suspect pair's row."""
+    """Return the table row of a suspect pair."""
     return {
         "id": f"{row.shard} {row.prober} {row.peer}",
         "pair": f"{row.prober} → {row.peer}",
@@ -121,7 +121,7 @@ class PagedClocks:
         self.show(self._rows)
 
     def on_browser_page(self, _: object = None) -> None:
-        """Show the rows again if the browser set a page from before they arrived, such as `1-0 of 0`."""
+        """Send the rows again if the browser's page counts no rows yet, such as `1-0 of 0`."""
         if self.table.pagination.get("rowsNumber") != self.page["rowsNumber"]:
             self.show(self._rows)
 
@@ -132,7 +132,7 @@ class PagedClocks:
         return ordered
 
     def show(self, rows: Sequence[ClockRow]) -> None:
-        """Show a page of these clocks."""
+        """Show the chosen page of these clocks."""
         self._rows, page = rows, self.page
         ordered = self._ordered()
         size = page["rowsPerPage"] = self._size - (self._leaves_space and len(ordered) > self._size)
@@ -177,7 +177,7 @@ class ClockTable:
             self._pages.attach(_table(columns, "clock-table", None, self._pages.page), on_row)
 
     def show(self, rows: Sequence[ClockRow]) -> None:
-        """Show the clocks."""
+        """Show the clocks whose names match the filter."""
         self._rows = rows
         self._pages.show([row for row in rows if self._filter.lower() in row.clock.lower()])
 

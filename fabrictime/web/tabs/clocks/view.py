@@ -355,7 +355,7 @@ class ClocksTab(Tab[ClocksChoice]):
 
 
 def _state_note(rows: Sequence[ClockRow], states: dict[str, int]) -> str:
-    """Return a text of the number of clocks by state, with notes on several domains and on a reference."""
+    """Return the number of clocks by state as text, with a note on several domains or a reference."""
     note = " · ".join(f"{count:,} {state}" for state, count in states.items() if count)
     domains = len({(row.shard, row.domain) for row in rows})
     if domains > 1:

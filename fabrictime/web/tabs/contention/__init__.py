@@ -1,1 +1,1 @@
-"""The tab Contention."""
+"""The tab Contention: contention windows over time, link by link."""

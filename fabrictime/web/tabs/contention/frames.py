@@ -34,8 +34,8 @@ EVIDENCE: Final = {
 
 
 def span_of(window: ContentionWindow, now_ns: int) -> tuple[int, int]:
-    """Return the opening time of a window and its end, ns: now if it is active, else its closing or last
-    update.
+    """Return the start and the end of a window, ns. An active window ends now, another one at its closing or
+    last update.
     """
     end = now_ns if is_active(window, now_ns) else window["closed_ns"] or window["updated_ns"]
     return window["opened_ns"], max(end, window["opened_ns"])

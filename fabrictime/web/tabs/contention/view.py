@@ -1,4 +1,4 @@
-"""The Contention tab: present and past queues as bars over time, and one contention window in depth."""
+"""The Contention tab: present and past queues as bars over time, and one contention window in detail."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ContentionChoice(Choice):
 
 
 class ContentionTab(LiveTab[ContentionChoice]):
-    """Shows contention windows over time by link, and one window in depth."""
+    """Shows contention windows over time by link, and one window in detail."""
 
     address = "/contention"
 
@@ -152,7 +152,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
             self.part.set_visibility(False)
 
     def on_live(self, parts: frozenset[Part]) -> None:
-        """Show the changed parts."""
+        """Redraw the elements that depend on the changed parts of the state."""
         if "contention" in parts:
             self._show()
 

@@ -1,1 +1,1 @@
-"""The tab Delays."""
+"""The tab Delays: heat map of one-way delays, one pair of NICs, and the clocks."""

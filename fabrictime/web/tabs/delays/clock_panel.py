@@ -24,7 +24,7 @@ _CLOCK_CELL: Final = """<q-td :props="props"><span v-if="props.row.color >= 0"
 
 
 class ClockPanel:
-    """Chart and table of clocks. `choose(name, value)` is called to store a choice in the page's address."""
+    """Chart and table of clocks. Calls `choose(name, value)` to store a choice in the page's address."""
 
     def __init__(
         self, metric: ClockMetric, chosen_clock: str | None, choose: Callable[[str, Any], None]
@@ -68,7 +68,7 @@ class ClockPanel:
         self._pages.attach(self.table, self._on_click)
 
     def show_rows(self, rows: list[ClockRow]) -> None:
-        """Show the newest solutions."""
+        """Show the newest solution of each clock in the table."""
         self._rows = rows
         names = sorted({row.clock for row in rows}, key=natural)
         drawn = names if len(names) <= MAX_DRAWN_CLOCKS else []

@@ -42,13 +42,13 @@ class Place:
     rack: str | None
 
     def at(self, level: Level) -> str:
-        """Return the name of the NIC, of its host or of its rack, as `level` says."""
+        """Return the name of the NIC, of its host or of its rack, depending on `level`."""
         return self.nic if level == "nic" else self.host if level == "host" else self.rack or UNKNOWN_RACK
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A cell of a coarser heat map, to show only the pairs inside it."""
+    """A cell of a coarser heat map. A heat map with a scope shows only the pairs inside this cell."""
 
     level: Level
     row: str
@@ -108,7 +108,7 @@ class HeatMatrix:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Everything except the cells. If it changes, the browser needs a whole frame."""
+        """All fields except the cells. If one of them changes, the browser needs a whole frame."""
         labels = tuple((label["text"], label["silent"]) for label in (*self.rows, *self.cols))
         return (self.level, self.metric, self.direction, len(self.rows), labels)
 
@@ -157,7 +157,7 @@ def _cell(pair: PairRow, metric: Metric, number: int, index: Mapping[str, int]) 
 
 
 def _joined(cell: Cell, other: Cell) -> Cell:
-    """Return the cell with the worse value of two, with the counts of both added."""
+    """Return the one of two cells with the worse value, with the counts of both cells added."""
     value, challenge = cell[_VALUE], other[_VALUE]
     worse = cell if challenge is None or (value is not None and value >= challenge) else other
     joined = list(worse)
@@ -299,7 +299,7 @@ def _lines_frame(
 
 
 def bound_band(values: Values, bounds: Values) -> tuple[Values, Values]:
-    """Return value - bound and value + bound."""
+    """Return the lower and the upper edge of a band: each value minus and plus its bound."""
     both = list(zip(values, bounds, strict=True))
     low = [None if value is None or bound is None else value - bound for value, bound in both]
     high = [None if value is None or bound is None else value + bound for value, bound in both]

@@ -83,8 +83,8 @@ class WorstRow:
 class PointRow:
     """One path of a pair in one step of its series, with the step's windows merged.
 
-    p50 is the median of the windows' medians, weighted by samples. p99 is that of the worst window. min is
-    the smallest.
+    p50 is the median of the windows' medians, weighted by samples. p99 is the p99 of the worst window, and
+    min the smallest delay.
     """
 
     path: int
@@ -103,7 +103,7 @@ class PointRow:
 
     @property
     def label(self) -> int | str:
-        """The path's number; a traffic class other than the usual one is appended."""
+        """The path's number; a traffic class other than the default is appended."""
         return f"{self.path} DSCP {self.dscp}" if self.dscp else self.path
 
 
@@ -227,7 +227,7 @@ def delays_of(
 ) -> dict[tuple[str, str, int], PathDelay]:
     """Return the delays of each (nic, peer, path) over the windows that begin from `since_ns` to `until_ns`.
 
-    p50 is the median of the windows' medians, p99 that of the worst window.
+    p50 is the median of the windows' medians, p99 is the p99 of the worst window.
     """
     is_delay_known = f"NOT {unknown_delay('rtt_p50_ns')}"
     figures = ", ".join(
@@ -263,7 +263,7 @@ def delays_of(
 
 
 def pair_series(history: History, span: Span, nic: str, peer: str) -> list[PointRow]:
-    """Return the points of one (nic, peer) by path, the oldest step first. They come from the base table."""
+    """Return the points of one (nic, peer) by path from the base table, the oldest step first."""
     is_delay_known = f"NOT {unknown_delay('rtt_p50_ns')}"
     figures = ", ".join(
         f"minIf({direction}_min_ns, {is_delay_known}), "

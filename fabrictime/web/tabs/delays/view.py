@@ -1,4 +1,4 @@
-"""The Delays tab: heat map of one-way delays, one pair in depth, and clocks."""
+"""The Delays tab: heat map of one-way delays, one pair in detail, and clocks."""
 
 from __future__ import annotations
 

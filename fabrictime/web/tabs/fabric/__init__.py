@@ -1,1 +1,1 @@
-"""The tab Fabric."""
+"""The tab Fabric: the drawn topology, and one cable, node or job."""

@@ -29,7 +29,9 @@ MINUTE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class DrawnPlan:
-    """A plan, and link number to index in it: 2 * k for the uplink of cable k, 2 * k + 1 for its downlink."""
+    """A plan, and the index of each link number: 2 * k for the uplink of cable k, 2 * k + 1 for its
+    downlink.
+    """
 
     plan: Plan
     index: Mapping[int, int]
@@ -178,7 +180,7 @@ def hour_frame(state: FabricState, number: int, now_ns: int) -> dict[str, Any]:
     """Return the past hour of a link's cable: spans [from, to, state] in ms, and the times at which the cable
     went down.
 
-    Before the first known change, the state is the one from which that change started.
+    Before the first known change, the cable has the state from which this change started.
     """
     begin_ms, now_ms = (now_ns - HOUR_NS) // 1_000_000, now_ns // 1_000_000
     cable = state.cable_graph.cable(number)
@@ -252,7 +254,7 @@ def trouble_rows(state: FabricState) -> list[dict[str, Any]]:
 
 
 def _shard_text(record: LinkHealth) -> str:
-    """Return the name of a trouble that no link, NIC or host of a shard can be named for."""
+    """Return the title of a problem of a whole shard, for which no link, NIC or host can be named."""
     kind = OF_SHARD.get(record["kind"], AlertKind.UNKNOWN)
     return f"{title_of(kind)}: shard {record['shard']}"
 
@@ -299,8 +301,8 @@ def rack_rows(state: FabricState, drawn: DrawnPlan, rack: str) -> list[dict[str,
 
 
 def _port_row(state: FabricState, out: int, back: int, port: str, far: str, nic: str) -> dict[str, Any]:
-    """Return the row of a port: the state of its cable or its `nic`, and queue and load of its outgoing link
-    `out`. `back` is the link in return.
+    """Return the row of a port: the state of its cable or its `nic`, and the queue and load of its outgoing
+    link `out`. `back` is the link in the opposite direction.
     """
     queue = state.queues.newest(out)
     load = None if queue is None else queue.utilisation

@@ -34,7 +34,7 @@ _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=[a-zA-Zµ])")
 
 
 class LinkPanel:
-    """Shows the chosen cable."""
+    """Shows the health, queues, paths, flows and jobs of the chosen cable."""
 
     def __init__(self, close: Callable[[], None], choose_job: Callable[[str | None], None]) -> None:
         self._close = close
@@ -87,8 +87,8 @@ class LinkPanel:
     ) -> None:
         """Show health, figures and queues of a cable. The caller holds the state's lock.
 
-        `numbers` are its two links, empty while the cable is unknown. `verdict` says whether the evidence
-        about health is fresh.
+        `numbers` are the cable's two links, empty while the cable is unknown. `verdict` is whether the
+        evidence about health is fresh.
         """
         self.link_part.set_visibility(bool(numbers))
         if not numbers:
@@ -188,7 +188,9 @@ def nic_chip(nic: str) -> tuple[str, str, str]:
 
 
 def _classes_text(record: LinkHealth) -> str:
-    """Return which traffic classes lose packets while others do not; empty if they do not differ."""
+    """Return as text the traffic classes that lose packets while others do not; empty without a
+    difference.
+    """
     lossy = [str(traffic_class["dscp"]) for traffic_class in record["classes"] if traffic_class["is_lossy"]]
     others = [
         str(traffic_class["dscp"]) for traffic_class in record["classes"] if not traffic_class["is_lossy"]
@@ -255,5 +257,5 @@ def _notes(state: FabricState, cable: str, numbers: Sequence[int], now_ns: int) 
 
 
 def _escaped(text: str) -> str:
-    """Return a record's text for readers as HTML."""
+    """Return a record's text in readable form, escaped for HTML."""
     return html.escape(readable(text))

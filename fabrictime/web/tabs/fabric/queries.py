@@ -57,10 +57,10 @@ class LinkTraffic:
 
 @dataclass(frozen=True, slots=True)
 class MoveDelays:
-    """One-way delays of probes around a flow's move: before it, over the links that it left; after it, over
-    those that it entered.
+    """One-way delays of probes around a flow's move: `before_ns` over the links that the flow left,
+    `after_ns` over the links that it entered.
 
-    Each is the median over the paths of their median delays; None without probes.
+    Each delay is the median over the paths of their median delays; None without probes.
     """
 
     before_ns: float | None
@@ -75,8 +75,8 @@ class LinkQueries:
         self._history = history
 
     def traffic(self, numbers: Sequence[int], now_ns: Callable[[], int]) -> LinkTraffic:
-        """Return the paths, flows and jobs that cross at least one of some links, such as both directions of
-        a cable.
+        """Return the paths, flows and jobs that cross at least one of the links `numbers`, such as both
+        directions of a cable.
         """
         state = self._state
         with state.lock:
@@ -171,7 +171,7 @@ def _sample(paths: Sequence[PathOnLink]) -> list[PathOnLink]:
 
 
 def _history_key(path: PathOnLink) -> tuple[str, str, int]:
-    """Return (prober, peer, path), by which the history knows a path. Answers travel in the `reverse`
-    direction of the NIC that they answer.
+    """Return the key of a path in the history: (prober, peer, path). A path of answers has the key of the
+    probes that are answered, because the history stores it as their `reverse` direction.
     """
     return (path.peer, path.nic, path.path) if path.answer else (path.nic, path.peer, path.path)

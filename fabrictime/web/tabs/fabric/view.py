@@ -51,7 +51,7 @@ class FabricChoice(Choice):
 
 
 class FabricTab(LiveTab[FabricChoice]):
-    """The topology beside an overview, a cable or a node."""
+    """Shows the topology, and beside it an overview, a cable or a node."""
 
     address = "/fabric"
     past_note = "States, queues, flows and jobs are of this moment; cables and routes are those of now."
@@ -212,7 +212,7 @@ class FabricTab(LiveTab[FabricChoice]):
         self.map.resume()
 
     def on_live(self, parts: frozenset[Part]) -> None:
-        """Show the changed parts."""
+        """Redraw the elements that depend on the changed parts of the state."""
         if parts & {"plan", "paths", "health", "queues"}:
             self._draw()
         if parts & {"plan", "paths", "health", "queues", "alerts", "contention"}:

@@ -1,1 +1,1 @@
-"""The tab Jobs."""
+"""The tab Jobs: verdicts about jobs, their iterations, ranks and traffic."""

@@ -44,7 +44,7 @@ def pair_id(nic: str, peer: str) -> str:
 
 
 def value_of(flow: JobFlow, metric: Metric) -> float | None:
-    """Return a flow's value of a metric."""
+    """Return a flow's value of a metric; None if it is unknown."""
     if metric == "rate":
         return flow["rate_bps"]
     return flow["delay_ns"] if metric == "probes" else flow["data_ns"]
@@ -75,8 +75,8 @@ def merged(flows: Iterable[JobFlow], live: Iterable[JobFlow]) -> list[JobFlow]:
 
 
 def flow_rows(flows: Sequence[JobFlow], nic: str | None) -> list[dict[str, Any]]:
-    """Return a row for each flow of a NIC (None: of all NICs), ordered by the delay of the data, then by that
-    of probes.
+    """Return a row for each flow of a NIC (None: of all NICs), ordered by the delay of its data, then by the
+    delay of probes.
     """
     probe_medians = {
         count: _median((flow for flow in flows if len(flow["links"]) == count), "probes")
@@ -106,7 +106,7 @@ def _median(flows: Iterable[JobFlow], metric: Metric) -> float | None:
 
 
 def times(value: float | None, median: float | None) -> str:
-    """Return how many times the median a delay is, as text; empty if it is not far above it."""
+    """Return a delay as a multiple of the median, as text; empty if the delay is not far above the median."""
     if value is None or not median or value < SLOW * median:
         return ""
     return f"{value / median:.0f} times the median"
@@ -139,8 +139,8 @@ class Matrix:
 def matrix(flows: Sequence[JobFlow], metric: Metric, chosen_pair: str | None) -> Matrix:
     """Return the matrix of senders (rows) and receivers (columns).
 
-    A cell's level is 0 without a flow, else 1 to 255 on a logarithmic scale from `low` to `high`. Of several
-    flows in a cell, rates are added; of delays, the greatest counts.
+    A cell's level is 0 without a flow, else 1 to 255 on a logarithmic scale from `low` to `high`. A cell with
+    several flows has the sum of their rates, or the largest of their delays.
     """
     names = {name for flow in flows for name in (flow["nic"], flow["peer"])}
     hosts = len(names) > MAX_SIDE
@@ -166,7 +166,7 @@ def matrix(flows: Sequence[JobFlow], metric: Metric, chosen_pair: str | None) ->
 def _values(
     flows: Iterable[JobFlow], metric: Metric, index: Mapping[str, int], of: Callable[[str], str]
 ) -> NDArray[np.float64]:
-    """Return the value of each cell; 0 without a flow."""
+    """Return the metric's value for each cell; 0 without a flow."""
     values = np.zeros((len(index), len(index)))
     for flow in flows:
         at, value = (index.get(of(flow["nic"]), -1), index.get(of(flow["peer"]), -1)), value_of(flow, metric)
@@ -176,7 +176,7 @@ def _values(
 
 
 def _levels(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, float]:
-    """Return the level of each cell, and the values that the lowest and the highest level stand for."""
+    """Return the level of each cell, and the values of the lowest and of the highest level."""
     positive = values[values > 0]
     low, high = (float(positive.min()), float(positive.max())) if len(positive) else (1.0, 1.0)
     span = np.log(high / low) or 1.0
@@ -289,7 +289,7 @@ COUNTERS: Final = {
 
 
 def counters_text(counters: Mapping[str, int]) -> str:
-    """Return a text of the NIC's counters that grew."""
+    """Return the NIC's counters that grew, and their growth, as text."""
     grown = [f"{count_text(counters[key])} {name}" for key, name in COUNTERS.items() if counters.get(key)]
     if grown:
         return ", ".join(grown)

@@ -80,13 +80,13 @@ def kind_of(verdict: str, blames_network: bool) -> str:
 
 
 def kind_now(head: Mapping[str, Any]) -> str:
-    """Return the kind of a diagnosis; `unknown` for a verdict that does not lengthen the job's iterations."""
+    """Return the kind that colours a diagnosis; `unknown` if the verdict does not lengthen iterations."""
     kind = kind_of(head["verdict"], head["blames_network"])
     return kind if kind == "healthy" or is_slow(head) else "unknown"
 
 
 def verdict_text(head: Mapping[str, Any]) -> str:
-    """Return the text of a diagnosis, and whether most iterations take the expected time all the same."""
+    """Return the text of a diagnosis, with a note if most iterations take the expected time nevertheless."""
     text = readable(head["text"])
     is_harmless = head["verdict"] not in (Verdict.HEALTHY, Verdict.UNKNOWN) and not is_slow(head)
     return f"most iterations take the expected time; {text}" if is_harmless else text
@@ -123,7 +123,7 @@ def _job_row(name: str, job: Job, now_ns: int) -> dict[str, Any]:
 
 
 def past_row(head: Mapping[str, Any], now_ns: int) -> dict[str, Any]:
-    """Return the row of a job that only the history has."""
+    """Return the row of a job that only the history knows."""
     return _row(head["job"], head) | {"since": ended_text(head, now_ns), "trend": [], "past": True}
 
 
@@ -149,7 +149,7 @@ def ended_text(head: Mapping[str, Any], now_ns: int) -> str:
 
 
 def since_text(since_ns: int, now_ns: int) -> str:
-    """Return a text of the time since which a verdict holds, and for how long."""
+    """Return as text the time since which a verdict holds, and for how long it has held."""
     return f"{utc_time(since_ns)}, {delay_text(max(0, now_ns - since_ns))}"
 
 
@@ -161,7 +161,7 @@ def against_text(value: float | None, expected: float | None, text: Any) -> str:
 
 
 def ranks_text(head: Mapping[str, Any]) -> str:
-    """Return the number of ranks that report, and of how many if it is not all."""
+    """Return as text the number of ranks that report, and the number of all ranks if some do not report."""
     reporting, total = head["ranks_seen"], head["ranks_total"]
     return (
         count_text(reporting)
@@ -217,8 +217,8 @@ def iterations_frame(
 
 
 def healthy_band(intervals: Iterable[Interval]) -> list[int] | None:
-    """Return the 10th and 90th percentile of the iteration times of healthy intervals, ns; None if these are
-    too few.
+    """Return the 10th and 90th percentile of the iteration times of healthy intervals, ns; None if too few
+    intervals are healthy.
     """
     healthy = [
         interval.iteration_ns
@@ -261,7 +261,7 @@ def evidence_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def alternative_rows(head: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each further explanation."""
+    """Return a row for each alternative explanation of a verdict."""
     return [
         {
             "id": str(k),
@@ -307,7 +307,7 @@ def subject_chips(head: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def sort_for(verdict: str) -> str:
-    """Return the part by which ranks are sorted until the reader chooses one."""
+    """Return the part of time by which ranks are sorted for a verdict, until the user chooses another."""
     return _SORT_OF_VERDICT.get(Verdict(verdict), "network_late_ns")
 
 

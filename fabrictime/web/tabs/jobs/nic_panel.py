@@ -19,7 +19,7 @@ from schemas.units import bps_text, counted
 
 
 class NicPanel:
-    """Shows one NIC. `choose` receives the choices of the tab that change."""
+    """Shows one NIC. The panel calls `choose` with the choices of the tab that change."""
 
     def __init__(self, choose: Callable[..., None]) -> None:
         self._choose = choose
@@ -54,7 +54,7 @@ class NicPanel:
                 self.pairs = table(columns, "queue-pairs", lambda row: self._choose(job=row["job"]), cells)
 
     def show(self, nic: str | None, inventory_nic: Nic | None, job: str | None) -> None:
-        """Show the NIC's place and links to its host, rack and jobs."""
+        """Show the NIC's rack and host, with links to its host, rack and jobs."""
         self.nic_part.set_visibility(nic is not None)
         self.hint.set_visibility(nic is None)
         self.close.set_visibility(nic is not None)

@@ -1,7 +1,7 @@
-"""History queries about jobs: the jobs of the last days, the intervals of a long span, and one interval in
-full.
+"""History queries about jobs: the jobs of the last days, the intervals of a long span, and one complete
+interval.
 
-Their aggregates ignore repeated rows, so they read without FINAL.
+The queries' aggregates ignore repeated rows, so the queries read without FINAL.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _items(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict[
 def _parts(
     history: History, table: str, names: Sequence[str], order: str, at: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the rows of an interval, each once. If it has none, they come from the nearest earlier interval
-    that has some.
+    """Return the rows of an interval, each once. An interval without rows gets the rows of the nearest
+    earlier interval that has some.
     """
     name, newest = _table(history, table), "(began, number)"
     sql = (

@@ -1,7 +1,7 @@
-"""Queries of the tab Jobs: one interval in full, present flows, queue pairs of a NIC.
+"""Queries of the tab Jobs: one complete interval, present flows, queue pairs of a NIC.
 
-They run in the poller's threads. The topic of collectives has too many records for the page to follow. While
-a NIC is open, the page reads a few seconds of one job and decodes the records of the NIC's host.
+The queries run in the poller's threads. The topic of collectives has too many records for the page to follow.
+While a NIC is open, the page reads a few seconds of one job and decodes the records of the NIC's host.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class JobQueries:
         return self._cached(job, key, lambda: past.diagnosis(self._history, job, key))
 
     def _with_parts(self, value: bytes, earlier: Iterable[bytes]) -> Diagnosis:
-        """Return the decoded record; if it has no ranks and flows, with those of the nearest earlier record
-        that has them.
+        """Return the decoded record. If it has no ranks and flows, it gets those of the nearest earlier
+        record.
         """
         record = codec.decode(value, DIAGNOSES.type, self._registry)
         for other in () if has_parts(record) else earlier:

@@ -18,7 +18,7 @@ VIEWS: Final = {"bars": "bars", "map": "heat map"}
 
 
 class RankPanel:
-    """Shows the ranks of one interval. `choose` receives the choices of the tab that change."""
+    """Shows the ranks of one interval. The panel calls `choose` with the choices of the tab that change."""
 
     def __init__(self, choose: Callable[..., None]) -> None:
         self._choose = choose

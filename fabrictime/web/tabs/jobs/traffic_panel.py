@@ -31,8 +31,8 @@ VIEWS: Final = {"list": "list", "matrix": "matrix"}
 
 
 class TrafficPanel:
-    """Shows the flows of one job and the links that they cross. `choose` receives the choices of the tab that
-    change.
+    """Shows the flows of one job and the links that they cross. The panel calls `choose` with the choices of
+    the tab that change.
     """
 
     def __init__(self, choose: Callable[..., None]) -> None:

@@ -14,7 +14,7 @@ from fabrictime.web.widgets import Cell, Chips, LiveMarkup, Row
 
 
 class VerdictPanel:
-    """Shows the verdict of one interval. `choose` receives the choices of the tab that change."""
+    """Shows the verdict of one interval. The panel calls `choose` with the choices of the tab that change."""
 
     def __init__(self, choose: Callable[..., None]) -> None:
         self._choose = choose
@@ -44,7 +44,7 @@ class VerdictPanel:
             self.figures = name_value_table("job-figures")
 
     def show(self, job: str, head: Mapping[str, Any] | None, now_ns: int) -> None:
-        """Show a verdict, or a line that there is none."""
+        """Show a verdict, or a line that the job has none."""
         self.title.set_text(job)
         if head is None:
             self._show_nothing()

@@ -85,7 +85,7 @@ class JobsChoice(Choice):
 
 
 class JobsTab(LiveTab[JobsChoice]):
-    """Shows all jobs, and the chosen one in depth."""
+    """Shows all jobs, and the chosen job in detail."""
 
     address = "/jobs"
 
@@ -221,14 +221,14 @@ class JobsTab(LiveTab[JobsChoice]):
         self._show()
 
     def on_live(self, parts: frozenset[Part]) -> None:
-        """Show the changed parts."""
+        """Redraw the elements that depend on the changed parts of the state."""
         if "jobs" in parts:
             self._show()
         elif parts & {"health", "contention"}:
             self._show_links()
 
     def _follow(self, before: JobsChoice | None) -> None:
-        """Subscribe to the queries that the present choices need and the former ones did not."""
+        """Subscribe to the queries that the present choices need and the choices `before` did not need."""
         jobs, choice = self.context.jobs, self.choice
         if jobs is None:
             return
@@ -244,8 +244,8 @@ class JobsTab(LiveTab[JobsChoice]):
             self._follow_nic(jobs)
 
     def _follow_job(self, jobs: JobQueries) -> None:
-        """Subscribe to the diagnosis of the shown interval, and while that is the newest, to the present
-        flows.
+        """Subscribe to the diagnosis of the shown interval, and also to the present flows if this interval is
+        the newest.
         """
         job, key = self.choice.job, self.choice.interval
         self._record, self._live_flows = None, []

@@ -1,1 +1,1 @@
-"""The tab Now."""
+"""The tab Now: the state of the fleet in one sentence, incidents and slow jobs."""

@@ -74,26 +74,26 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int, runbook_url: 
 
 
 def _verdict_text(problem: Problem) -> str:
-    """Return a job's verdict in brackets; one that is not what its alert is about is of now."""
+    """Return a job's verdict in brackets, with `now` if the problem is over; empty without a verdict."""
     now = "now " if problem.has_recovered else ""
     return f" ({now}{problem.verdict})" if problem.verdict else ""
 
 
 def shortened(text: str) -> str:
-    """Return a text with at most `TEXT_SHOWN` characters; dots stand for the words after them."""
+    """Return a text of at most `TEXT_SHOWN` characters; an ellipsis replaces the words that do not fit."""
     if len(text) <= TEXT_SHOWN:
         return text
     return f"{text[: TEXT_SHOWN - 2].rpartition(' ')[0].rstrip(',;:')} …"
 
 
 def _aliased_text(incident: Incident) -> str:
-    """Return the cables that may be at fault in place of a link, NIC or host."""
+    """Return the cables that may be at fault instead of a link, NIC or host, as text."""
     others = [one for one in incident.cause.candidates if one not in incident.subjects]
     return "" if "@" in incident.cause.subject else aliased_text(others, incident.cause.subject)
 
 
 def _effects_text(incident: Incident) -> str:
-    """Return the problems that the cause explains and that its place does not name."""
+    """Return the further problems of an incident that its title does not name, as text; empty without any."""
     cause = incident.cause
     others = [one for one in incident.problems[1:] if incident.switch or one.kind != cause.kind]
     names = list(dict.fromkeys(_effect_text(problem, cause) for problem in others))
@@ -110,7 +110,7 @@ def _effect_text(problem: Problem, cause: Problem) -> str:
 
 
 def severity_cell(row: Row) -> Cell:
-    """Return the severity of an incident."""
+    """Return the table cell with the severity of an incident."""
     return [(f"ft-severity ft-{row['severity']}", row["severity"], "")]
 
 
@@ -183,7 +183,7 @@ def job_cell(row: Row) -> Cell:
 
 
 def pace_cell(row: Row) -> Cell:
-    """Return since when a job is slow, and its iteration time."""
+    """Return the table cell with the time since which a job is slow, and its iteration time."""
     return [("", f"for {row['since']}", ""), ("ft-detail", row["iteration"], "")]
 
 
@@ -202,7 +202,7 @@ def action_rows(groups: Sequence[ActionGroup], now_ns: int) -> list[Row]:
 
 
 def action_cell(row: Row) -> Cell:
-    """Return a fault with the actions on it."""
+    """Return the table cell with a fault and the actions because of it."""
     return [("ft-subject", row["cause"], ""), ("ft-detail", row["counts"], "")]
 
 
@@ -227,7 +227,9 @@ def cleared_cell(row: Row) -> Cell:
 
 
 def worst_rows(view: Overview, figures: HistoryFigures | None, is_fresh: bool) -> list[Row]:
-    """Return the rows of the worst link, clock and queue. Without fresh evidence, `none` is not known."""
+    """Return the rows of the worst link, clock and queue; `not known` replaces `none` without fresh
+    evidence.
+    """
     return [_link_row(view, is_fresh), _clock_row(figures), _queue_row(view, is_fresh)]
 
 
@@ -275,5 +277,5 @@ def _queue_row(view: Overview, is_fresh: bool) -> Row:
 
 
 def worst_cell(row: Row) -> Cell:
-    """Return a worst object as a link, with its figures."""
+    """Return the table cell with a worst object as a link, and its figures."""
     return [("ft-go ft-subject", row["value"], "", row["address"]), ("ft-detail", row["note"], "")]

@@ -29,7 +29,7 @@ SHOWN_PARTS: Final[frozenset[Part]] = frozenset({"health", "contention", "alerts
 
 @dataclass(frozen=True, slots=True)
 class NowChoice(Choice):
-    """The tab has no choices."""
+    """The user's choices on the tab Now, which offers none."""
 
 
 class NowTab(LiveTab[NowChoice]):
@@ -118,7 +118,7 @@ class NowTab(LiveTab[NowChoice]):
         self.follow("history", history_figures, arguments, self._on_history, HISTORY_PERIOD_S)
 
     def on_live(self, parts: frozenset[Part]) -> None:
-        """Show the changed parts."""
+        """Redraw the elements that depend on the changed parts of the state."""
         if parts & SHOWN_PARTS:
             self._show()
 
@@ -130,7 +130,7 @@ class NowTab(LiveTab[NowChoice]):
         """Do nothing: this tab has no figures in the header."""
 
     def _show_banner(self) -> None:
-        """Show the faults of this machine's services and of the log; the sentence shows the rest."""
+        """Show faults of this machine's services and of the log; the tab's sentence covers all others."""
         faults, live = self.context.services.faults(), self.context.live
         message, kind = "", "wait"
         if live is None or live.status.error is not None or live.status.missing:

@@ -1,1 +1,1 @@
-"""The tab Pipeline."""
+"""The tab Pipeline: checks of the pipeline itself, and rejected messages."""

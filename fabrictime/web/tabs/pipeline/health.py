@@ -24,7 +24,7 @@ RATE_WARN = 0.5
 
 
 class State(IntEnum):
-    """State of a check."""
+    """Result of a pipeline check: OK, WARN or BAD."""
 
     OK = 0
     WARN = 1
@@ -33,7 +33,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check's line in the pipeline panel."""
+    """A check's line in the pipeline panel: its state, figure and explanation."""
 
     name: str
     state: State

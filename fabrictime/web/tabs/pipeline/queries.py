@@ -30,7 +30,7 @@ class ThroughputRow:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples per second, or 0 without a window."""
+        """Samples per second; 0 without a window."""
         return self.samples / self.span_s if self.span_s > 0 else 0.0
 
 

@@ -26,11 +26,11 @@ KPIS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PipelineChoice(Choice):
-    """The tab has no choices."""
+    """The user's choices on the tab Pipeline, which offers none."""
 
 
 class PipelineTab(Tab[PipelineChoice]):
-    """Shows whether probers, log, workers and history keep up, and what they could not read."""
+    """Shows whether probers, log, workers and history keep up, and the messages that no stage could read."""
 
     address = "/pipeline"
 
