@@ -1,4 +1,4 @@
-"""Action entries: each joins a decision with its reports and with the flow's figures before and after it."""
+"""Action entries: each joins a decision, its reports, and the flow's figures before and after it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ActionEntry:
 
     @property
     def done(self) -> bool:
-        """True if the flow was changed."""
+        """Whether the flow was changed."""
         return self.outcome in DONE
 
 
@@ -175,7 +175,7 @@ def _decided(decision: Decision, reports: Mapping[ActionOutcome, ActionReport], 
 
 
 def _undecided(name: str, report: ActionReport, reports: Mapping[ActionOutcome, ActionReport]) -> ActionEntry:
-    """Return the entry of a node action, of a local repair, or of a report with an unknown decision."""
+    """Return the entry of a report without a known decision: a node action, a local repair, or any other."""
     is_repair = report["outcome"] == ActionOutcome.LOCAL_REPAIR
     is_node = report["action"] in NODE_ACTIONS
     return ActionEntry(

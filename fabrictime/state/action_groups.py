@@ -1,7 +1,7 @@
 """Groups action entries by the fault that caused them: one line instead of a row for each flow.
 
 A fault is a cable, NIC, host or contended link. Moves away from it and back to it belong to one group. A
-local repair names no fault; it belongs to that of the flow's nearest decision. Pure.
+local repair names no fault; it belongs to the fault of the flow's nearest decision. Pure.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OBSERVED: Final = frozenset({ActionOutcome.OBSERVED})
 
 @dataclass(frozen=True, slots=True)
 class ActionGroup:
-    """The actions on one fault."""
+    """The action entries that one fault caused."""
 
     subject: str
     kind: str
@@ -66,14 +66,14 @@ class ActionGroup:
 
     @property
     def cause(self) -> str:
-        """The fault in words."""
+        """The kind and subject of the fault as text."""
         if not self.subject:
             return "a path was dead" if self.kind == ReasonKind.DOWN else "cause unknown"
         return _CAUSES.get(self.kind, "{}").format(arrow(self.subject))
 
     @property
     def counts(self) -> str:
-        """The number of actions by kind and outcome, with the longest time that one took."""
+        """The number of actions by kind and outcome as text, with the longest time that an action took."""
         done = Counter(entry.action for entry in self.entries if entry.done)
         parts = [self._done_text(action, count) for action, count in done.most_common()]
         rest = Counter(_rest_text(entry) for entry in self.entries if not entry.done)
@@ -81,7 +81,9 @@ class ActionGroup:
         return ", ".join(parts) + self._durations()
 
     def _done_text(self, action: str, count: int) -> str:
-        """Return the number of flows of `count` actions that were done: a flow may move several times."""
+        """Return the number of changed flows as text, and `count` if it is larger: a flow may move several
+        times.
+        """
         done = (entry for entry in self.entries if entry.done and entry.action == action)
         flows = len({(entry.host, entry.flow_id) for entry in done})
         times = f" ({count} times)" if count > flows else ""
@@ -97,7 +99,7 @@ class ActionGroup:
 
 
 def _rest_text(entry: ActionEntry) -> str:
-    """Return the outcome of an action that changed no flow."""
+    """Return the outcome of an action that changed no flow, as text."""
     if entry.outcome in _PENDING:
         return "under way"
     if entry.outcome in _OBSERVED:
@@ -122,12 +124,12 @@ def action_groups(action_entries: Sequence[ActionEntry]) -> list[ActionGroup]:
 
 
 def _kind(members: Sequence[ActionEntry]) -> str:
-    """Return the kind of the fault: that of the oldest action that does not end it."""
+    """Return the kind of the fault: the kind of the oldest action that does not end the fault."""
     return next((entry.kind for entry in reversed(members) if entry.kind not in _LATER), members[-1].kind)
 
 
 def _subjects(action_entries: Sequence[ActionEntry]) -> list[str]:
-    """Return the subject of each entry's fault."""
+    """Return the subject of each entry's fault; empty if neither the entry nor a near decision names one."""
     decisions: defaultdict[str, list[ActionEntry]] = defaultdict(list)
     for entry in action_entries:
         if entry.reason.subject:
@@ -145,7 +147,7 @@ def _nearest(entry: ActionEntry, decisions: Mapping[str, list[ActionEntry]]) -> 
 
 
 def groups_at(groups: Iterable[ActionGroup], places: set[str], since_ns: int) -> list[ActionGroup]:
-    """Return the actions about the given cables, NICs and hosts for a fault that began at a time.
+    """Return the actions on the given cables, NICs and hosts because of a fault that began at `since_ns`.
 
     Actions that ended an earlier fault of the same place are left out.
     """
@@ -158,12 +160,12 @@ def groups_at(groups: Iterable[ActionGroup], places: set[str], since_ns: int) ->
 
 
 def _is_about(entry: ActionEntry, since_ns: int) -> bool:
-    """Return whether an action may be about a fault that began at a time, but was detected later."""
+    """Return whether an action may be about a fault that began at `since_ns` but was detected later."""
     return entry.at_ns >= since_ns - (0 if entry.kind in _LATER else LEAD_NS)
 
 
 def done_text(groups: Iterable[ActionGroup], places: set[str], since_ns: int) -> str:
-    """Return the same actions as text; empty if there are none."""
+    """Return the actions of `groups_at` as text; empty if there are none."""
     return "; ".join(group.counts for group in groups_at(groups, places, since_ns))
 
 
@@ -172,6 +174,6 @@ def _cable(subject: str) -> str:
 
 
 def total_text(groups: Sequence[ActionGroup]) -> str:
-    """Return the number of actions and faults."""
+    """Return the number of actions and of faults as text."""
     actions = sum(len(group.entries) for group in groups)
     return f"{counted(actions, 'action')} on {counted(len(groups), 'fault')}"

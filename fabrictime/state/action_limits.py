@@ -84,7 +84,7 @@ def _max_within_a_second(times_ns: list[int]) -> int:
 
 
 class Slice(NamedTuple):
-    """A tenant's guaranteed rate and the rate of its flows."""
+    """A tenant's guaranteed rate, and the present rate of the tenant's flows."""
 
     tenant: str
     guarantee_bps: int
@@ -95,7 +95,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """Paced flows as (flow, rate, limit), the lowest limit first, and slices of tenants that have one."""
+    """Paced flows as (flow, rate, limit), the lowest limit first, and the slices of tenants that have one."""
 
     paced: list[tuple[str, float, int]]
     slices: list[Slice]

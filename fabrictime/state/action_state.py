@@ -34,9 +34,9 @@ MOVES: Final = frozenset({FlowAction.REROUTE, FlowAction.RESTORE})
 
 
 class SuppressedAction(NamedTuple):
-    """An action that the policy wanted but did not take, and the fabric time since when.
+    """An action that the policy wanted but did not take, and the fabric time from which it was suppressed.
 
-    `cause` is the limit that suppressed the action; `kind` and `reason` say why the policy wanted it.
+    `cause` is the limit that suppressed the action; `kind` and `reason` are why the policy wanted it.
     """
 
     flow_id: str
@@ -48,7 +48,9 @@ class SuppressedAction(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """Whether decisions are carried out, and who set that when. An empty author means the default setting."""
+    """Whether decisions are carried out, and the author and time of this setting; no author for the
+    default.
+    """
 
     act: bool
     by: str = ""
@@ -93,7 +95,7 @@ class ActionState:
         self._configs: dict[str, _KeyConfig] = {}
 
     def take(self, topic: str, key: str, record: Any) -> None:
-        """Apply one record of the topic's type; None is the tombstone of `key`."""
+        """Apply one record of the topic's type. A record of None is the tombstone of `key`."""
         if topic == CONFIG.name:
             self._take_config(key, record)
         elif record is None:
@@ -112,7 +114,9 @@ class ActionState:
             self._take_cycles(record)
 
     def _report_key(self, report: ActionReport) -> str:
-        """Return the key under which a report is kept. A restart resets numbers of local repairs."""
+        """Return the key of a report. It is unique although a restarted host reuses numbers of local
+        repairs.
+        """
         name = report["decision_id"]
         previous = self.reports.get(name, {}).get(ActionOutcome.LOCAL_REPAIR)
         if (
@@ -152,7 +156,7 @@ class ActionState:
                 shard.suppressed = _suppressed(cycle["suppressed"], shard.suppressed or [], cycle["now_ns"])
 
     def keep_effect(self, decision_id: str, effect: Effect) -> None:
-        """Store a decision's final effect, which is kept longer than the samples that it comes from."""
+        """Store a decision's final effect, which is kept longer than the samples that it is computed from."""
         self.effects[decision_id] = effect
         while len(self.effects) > MAX_DECISIONS:
             del self.effects[next(iter(self.effects))]
@@ -176,7 +180,7 @@ class ActionState:
         return mode
 
     def exceptions(self) -> list[str]:
-        """Return the hosts whose own mode differs from the default mode, that of `EVERYONE`."""
+        """Return the hosts with a mode of their own that differs from the mode of `EVERYONE`, the default."""
         act = self.mode().act
         return sorted(key for key in self._configs if key != EVERYONE and self.mode(key).act != act)
 

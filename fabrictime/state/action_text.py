@@ -106,7 +106,7 @@ def _path_text(path: int | None) -> str:
 
 
 def _total_ns(entry: ActionEntry) -> int | None:
-    """Return the time from a decision to its execution, or the effector's part if the clocks disagree."""
+    """Return the ns from a decision to its execution, or only the effector's part if the clocks disagree."""
     if entry.done_ns is None or entry.done_ns < entry.at_ns:
         return entry.took_ns
     return entry.done_ns - entry.at_ns
@@ -123,7 +123,7 @@ def duration_text(entry: ActionEntry) -> str:
 
 
 def suppressed_text(action: SuppressedAction, now_ns: int) -> str:
-    """Return why an action is suppressed, and for how long it has been, as text."""
+    """Return as text the limit that suppresses an action, and for how long it has been suppressed."""
     age_s = (now_ns - action.since_ns) / 1e9
     return f"{LIMIT_TEXTS.get(action.cause, action.cause)}; for {seconds_text(age_s)}"
 
@@ -198,14 +198,14 @@ def figures(entry: ActionEntry) -> list[tuple[str, str]]:
 
 
 def before_after(before: float | None, after: float | None, text: Callable[[float], str]) -> str:
-    """Return the figures before and after an action, side by side. `text` formats a figure."""
+    """Return as text the figures before and after an action, side by side. `text` formats a figure."""
     if before is None and after is None:
         return "—"
     return f"{'unknown' if before is None else text(before)} → {'unknown' if after is None else text(after)}"
 
 
 def table_row(entry: ActionEntry) -> dict[str, Any]:
-    """Return an entry's row in a table."""
+    """Return the table row of an action entry, as text by column."""
     effect = entry.effect
     duration = "—" if entry.done_ns is None or not entry.done else delay_text(_total_ns(entry))
     status = "done" if entry.done else "open" if entry.outcome in ("WAITING", "OBSERVED") else "not"

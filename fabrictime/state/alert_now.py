@@ -1,7 +1,7 @@
-"""The present state of an active alert's subject: whether it has recovered, and a text about it now.
+"""The present state of an active alert's subject: whether it has recovered, and its present text.
 
-An alert stays active for a while after its subject has recovered. Its text is of the time when it was raised,
-so readers of an active alert need both.
+An alert stays active for a while after its subject has recovered. The alert's own text is of the time when it
+was raised, so readers of an active alert need both texts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RENEWED_STATES: Final[Mapping[str, tuple[LinkState, ...]]] = {
 
 
 def is_slow(head: Mapping[str, Any]) -> bool:
-    """Return whether a job has a fault. A verdict about a job that keeps its expected time is no fault."""
+    """Return whether a job has a fault: its verdict is not HEALTHY or UNKNOWN, and it hangs or is late."""
     verdict = head["verdict"]
     if verdict in (Verdict.HEALTHY, Verdict.UNKNOWN):
         return False
@@ -42,7 +42,7 @@ def is_slow(head: Mapping[str, Any]) -> bool:
 
 
 def has_recovered(state: FabricState, alert: Alert) -> bool:
-    """Return whether the subject of an active alert is no longer in the trouble that the alert is about."""
+    """Return whether the trouble that an active alert reports is over."""
     if alert["kind"] in _HEALTH_KINDS:
         return _is_up(state, alert)
     if alert["kind"] == AlertKind.CONTENTION:
@@ -52,8 +52,8 @@ def has_recovered(state: FabricState, alert: Alert) -> bool:
 
 
 def text_now(state: FabricState, alert: Alert) -> str:
-    """Return an alert's text; for a link with its newest loss or flaps, or that it is UP, and for a job with
-    its newest verdict.
+    """Return an alert's text. A link's text has its newest loss or flaps, or that the link is UP; a job's
+    text has the job's newest verdict.
     """
     if is_cleared(alert) or alert["grouped"]:
         return alert["text"]
@@ -69,7 +69,7 @@ def text_now(state: FabricState, alert: Alert) -> str:
 
 
 def _job_text(alert: Alert, head: Mapping[str, Any]) -> str:
-    """Return the text of an alert about a job. `head`: its newest verdict that is known."""
+    """Return the text of an alert about a job. `head` is the head of the job's newest known verdict."""
     if head["verdict"] == Verdict.HEALTHY:
         return f"its newest verdict is healthy; before: {alert['text']}"
     if not is_slow(head):
@@ -101,8 +101,8 @@ def _is_in_time(head: Mapping[str, Any]) -> bool:
 
 
 def _head(state: FabricState, alert: Alert) -> Mapping[str, Any] | None:
-    """Return the newest verdict about the job of an alert; None if it is no alert about a job, or if the
-    verdict does not tell how the job is.
+    """Return the newest verdict about the job of an alert. Return None if the alert is not about a job, or if
+    the verdict does not show the job's state.
     """
     job = state.jobs.jobs.get(alert["subject"]) if alert["kind"] in JOB_KINDS else None
     if job is None or (job.head["verdict"] == Verdict.UNKNOWN and not _is_in_time(job.head)):
@@ -111,7 +111,7 @@ def _head(state: FabricState, alert: Alert) -> Mapping[str, Any] | None:
 
 
 def _is_about(kind: AlertKind, head: Mapping[str, Any]) -> bool:
-    """Return whether a verdict is of the kind of an alert about its job."""
+    """Return whether a verdict is of the same kind as an alert about its job."""
     verdict = head["verdict"]
     if kind == AlertKind.JOB_SLOW:
         return head["blames_network"] and verdict not in HANGS

@@ -35,8 +35,9 @@ class Plan:
     """The drawn topology: nodes tier by tier, cables and NICs.
 
     `cables[k]` is (lower node, its port, upper node, its port); nodes are indices into `nodes`. `links[2 *
-    k]` is the number of the uplink of cable k, `links[2 * k + 1]` that of its downlink. `nics[i]` is (name,
-    index of the host, index of the rack, rail or -1, cable or -1, index of the leaf or -1)."""
+    k]` is the number of the uplink of cable k, `links[2 * k + 1]` the number of its downlink. `nics[i]` is
+    (name, index of the host, index of the rack, rail or -1, cable or -1, index of the leaf or -1).
+    """
 
     nodes: list[tuple[str, int]]
     cables: list[tuple[int, str, int, str]]
@@ -58,12 +59,12 @@ def ends_of(link: str) -> tuple[End, End] | None:
 
 
 def _text(end: End) -> str:
-    """Return an end in the form that ids use. It is not checked, because records may carry any name."""
+    """Return an end as `node:port`, the format of ids, unchecked: records may carry any name."""
     return f"[{end.node}]:{end.port}" if ":" in end.node else f"{end.node}:{end.port}"
 
 
 class CableGraph:
-    """Numbers cables. Cable c has link 2c, which starts at the first id, and link 2c + 1 in return."""
+    """Numbers cables. Cable c has link 2c, which starts at the first end, and link 2c + 1 back."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -81,7 +82,7 @@ class CableGraph:
         return 2 * len(self._ends)
 
     def number(self, link: str) -> int | None:
-        """Return the number of a link, which gets one if it is new; None if malformed or full.
+        """Return the number of a link; a new link gets one. None if the id is malformed or the graph is full.
 
         A cable id (`a<>b`) stands for the cable's first link.
         """
@@ -138,7 +139,8 @@ class CableGraph:
     def plan(self, nics: Iterable[Nic], is_drawn: Callable[[int], bool]) -> Plan:
         """Lay out all NICs and the cables for which `is_drawn(cable)` is true.
 
-        The moments of an unchanged fleet share a plan, so a browser gets and lays it out once.
+        All moments of an unchanged fleet share one plan, so that a browser receives and lays it out only
+        once.
         """
         content = (
             {nic.nic: nic for nic in nics},
@@ -177,7 +179,7 @@ class CableGraph:
 
 
 def _tiers(hosts: Collection[str], cables: list[tuple[str, str]]) -> dict[str, int]:
-    """Return each node's distance from the nearest host. Nodes that no host reaches form the top tier."""
+    """Return each node's distance from the nearest host. Nodes without a path to a host form the top tier."""
     neighbours: dict[str, list[str]] = {}
     for a, b in cables:
         neighbours.setdefault(a, []).append(b)

@@ -1,4 +1,4 @@
-"""The fleet's clocks in the newest windows: state, offset and bound of each, and the suspect pairs.
+"""The fleet's clocks in the newest windows: state, offset and bound of each clock, and the suspect pairs.
 
 Pure: takes records of `fabric.clock.offsets` and of the inventory, returns snapshots.
 """
@@ -41,7 +41,7 @@ class ClockLine:
     """One clock in its shard's newest window; the figures are None if it is ABSENT.
 
     Add `offset_ns` to the clock's reading to get fabric time. `event` is the clock's last event, in the
-    window that began at `event_at_ns` (fabric time); `event_ns` is as in `ClockOffsets`.
+    window that began at `event_at_ns` (fabric time). `event_ns` is the field of `ClockOffsets`.
     """
 
     clock: str
@@ -63,7 +63,7 @@ class ClockLine:
 
 @dataclass(frozen=True, slots=True)
 class SuspectLine:
-    """A pair whose path looks asymmetric. `weight`: share of the weight that the solver kept, 0 to 1."""
+    """A pair whose path looks asymmetric. `weight` is the share of weight that the solver kept, 0 to 1."""
 
     shard: str
     prober: str
@@ -77,7 +77,7 @@ class SuspectLine:
 class ShardLine:
     """A shard's newest complete window: its end in fabric time, its age, and its reference and domains.
 
-    `ahead_s`: by how much the append time was in the future when the window was received.
+    `ahead_s` is the time by which its append time was in the future when the reader received it.
     """
 
     shard: str
@@ -89,7 +89,7 @@ class ShardLine:
     ahead_s: float = 0.0
 
     def doubt(self, max_age_s: float = MAX_AGE_S) -> str | None:
-        """Return why the window is no evidence about the present; None if it is evidence."""
+        """Return the reason why the window is no evidence about the present; None if it is evidence."""
         if self.ahead_s > MAX_AHEAD_S:
             return (
                 f"{seconds_text(self.ahead_s)} in the future: the log's clock or this host's is wrong, "
@@ -102,7 +102,8 @@ class ShardLine:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A snapshot of the fleet: clocks, the worst first; suspect pairs, asymmetric first; shards by name.
+    """A snapshot of the fleet: clocks, the worst first; suspect pairs, the most asymmetric first; shards by
+    name.
 
     Events are known from `since_ns` (log append time) on.
     """
@@ -114,17 +115,17 @@ class Picture:
     unreadable: int
 
     def count(self, state: str) -> int:
-        """Return how many clocks are in a state."""
+        """Return the number of clocks in a state."""
         return sum(line.state == state for line in self.clocks)
 
     def bounds_ns(self) -> list[float]:
-        """Return the bounds of the SYNCED and HOLDOVER clocks."""
+        """Return the error bounds of the SYNCED and HOLDOVER clocks, ns."""
         usable = ("SYNCED", "HOLDOVER")
         return [c.bound_ns for c in self.clocks if c.bound_ns is not None and c.state in usable]
 
     @property
     def age_s(self) -> float | None:
-        """Age of the oldest among the shards' newest windows; None without a window."""
+        """Age of the oldest of the shards' newest windows, s; None without a window."""
         return max((line.age_s for line in self.shards), default=None)
 
     @property
@@ -133,7 +134,7 @@ class Picture:
         return bool(self.shards) and all(line.doubt() is None for line in self.shards)
 
     def summary(self) -> dict[str, Any]:
-        """Return the fleet's figures; bounds in ns over SYNCED and HOLDOVER clocks."""
+        """Return the fleet's figures by name. Bounds in ns cover the SYNCED and HOLDOVER clocks."""
         bounds = self.bounds_ns()
         widest = max((c for c in self.clocks if c.bound_ns in bounds), key=bound_or_zero_ns, default=None)
         return {
@@ -150,8 +151,8 @@ class Picture:
         }
 
     def wrong(self, bound_us: float | None, max_age_s: float = MAX_AGE_S) -> list[str]:
-        """Return a line for each reason why the fleet is not in time; empty if it is. `bound_us`: largest
-        bound of a SYNCED clock.
+        """Return a line for each reason why the fleet's clocks are not synchronised; empty if they are.
+        `bound_us` is the largest allowed bound of a SYNCED clock.
         """
         if not self.clocks:
             return ["no clock that is asked for is in a window, expected at least one"]
@@ -178,7 +179,7 @@ class _Event(NamedTuple):
 
 
 class _ShardView(NamedTuple):
-    """The content of a shard's newest window."""
+    """The shard's line, clocks and suspect pairs from its newest window."""
 
     line: ShardLine
     clocks: list[ClockLine]
@@ -195,7 +196,7 @@ class _Part(NamedTuple):
 
 
 class Fleet:
-    """The clocks and NICs by the records of the two topics so far. Pure: takes records, returns snapshots."""
+    """Clocks and NICs from the records of both topics so far. Pure: takes records, returns snapshots."""
 
     def __init__(self) -> None:
         self.unreadable = 0
@@ -217,7 +218,7 @@ class Fleet:
     def add(self, record: ClockOffsets, append_ns: int, received_s: float | None = None) -> None:
         """Add a `ClockOffsets` record, appended to the log at `append_ns`. Add records in log order.
 
-        `received_s`: the reader's monotonic time, if the record arrived while the reader waited for it.
+        `received_s` is the reader's monotonic time of receipt if the reader waited for the record, else None.
         """
         self.since_ns = append_ns if self.since_ns is None else min(self.since_ns, append_ns)
         shard, window = record["shard"], record["window"]
@@ -238,7 +239,7 @@ class Fleet:
                 self._events[key] = last_event(self._events.get(key), event)
 
     def newest(self) -> dict[str, int]:
-        """Return shard to its newest complete window."""
+        """Return the number of the newest complete window of each shard."""
         return {
             shard: max(complete_windows)
             for shard, windows in self._windows.items()
@@ -248,8 +249,8 @@ class Fleet:
     def picture(
         self, patterns: Sequence[str] = (), hosts: Sequence[str] = (), now_ns: int | None = None
     ) -> Picture:
-        """Return a snapshot with the clocks whose name matches one of `patterns` and whose host matches one
-        of `hosts`. An empty list matches all.
+        """Return a snapshot of the clocks with a name that matches one of `patterns` and a host that matches
+        one of `hosts`. An empty list matches all.
         """
         now_ns = time.time_ns() if now_ns is None else now_ns
         homes = self._homes()
@@ -269,7 +270,7 @@ class Fleet:
         )
 
     def _suspects_of(self, lines: Iterable[ClockLine], suspects: Iterable[SuspectLine]) -> list[SuspectLine]:
-        """Return the suspect pairs that one of the clocks is part of."""
+        """Return the suspect pairs with a NIC of at least one of the clocks."""
         clocks = {line.clock for line in lines}
         ours = {nic for nic, (clock, _, _) in self._nics.items() if clock in clocks} | clocks
         return [row for row in suspects if row.prober in ours or row.peer in ours]
@@ -288,7 +289,7 @@ class Fleet:
         )
 
     def _homes(self) -> dict[str, list[str]]:
-        """Return clock to its hosts, one entry for each of its NICs."""
+        """Return the hosts of each clock, one entry for each of the clock's NICs."""
         homes: dict[str, list[str]] = defaultdict(list)
         for clock, host, _ in self._nics.values():
             homes[clock].append(host)
@@ -332,9 +333,9 @@ class Fleet:
 
 
 def last_event(before: _Event | None, newer: _Event) -> _Event:
-    """Return which of two events, given in the log's order, is shown as a clock's last one.
+    """Return the one of two events, given in the log's order, that is shown as a clock's last event.
 
-    It is the newer one. But a NEW that reports that a clock is used again does not hide the STEP before it.
+    It is normally `newer`. But a NEW for a clock that is used again does not hide the STEP before it.
     """
     if before is None or (before.event, newer.event) != (ClockEvent.STEP, ClockEvent.NEW):
         return newer
@@ -342,7 +343,8 @@ def last_event(before: _Event | None, newer: _Event) -> _Event:
 
 
 def _age_and_ahead_s(parts: Iterable[_Part], now_ns: int, now_s: float) -> tuple[float, float]:
-    """Return a window's age, and by how much its append time was in the future when it was received.
+    """Return a window's age, and the time by which its append time was in the future at its receipt, both in
+    s.
 
     If the window arrived while the reader waited, its age is measured by the reader's monotonic clock. Else
     it is the age in fabric time, because the log's clock may be behind.
@@ -377,10 +379,10 @@ def _chosen(line: ClockLine, patterns: Sequence[str], hosts: Sequence[str]) -> b
 
 
 def bound_or_zero_ns(line: ClockLine) -> float:
-    """Return a clock's bound for comparisons; 0 if it is unknown."""
+    """Return a clock's error bound for comparisons, ns; 0 if the bound is unknown."""
     return line.bound_ns or 0.0
 
 
 def ns_text(ns: float | None) -> str:
-    """Return a time in the form for terminals: '3.21 ns', '1.50 us'; '-' for None."""
+    """Return a duration as text for terminals: '3.21 ns', '1.50 us'; '-' for None."""
     return "-" if ns is None else delay_text(ns).replace("µ", "u")

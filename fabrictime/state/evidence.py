@@ -20,7 +20,7 @@ FRESH_S: Final = 5.0
 
 
 class Source(StrEnum):
-    """A source of evidence."""
+    """A source of evidence about the fleet's health."""
 
     PROBES = "probes"
     CLOCKS = "clocks"
@@ -51,7 +51,7 @@ class Age:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the evidence allows statements about health."""
+    """Whether the evidence is fresh enough for statements about health, and the evidence that is missing."""
 
     missing: tuple[str, ...] = ()
     """A phrase for each kind of evidence that is missing."""
@@ -68,7 +68,7 @@ class Verdict:
         return self.is_checked and not self.missing
 
     def claim(self, text: str) -> str:
-        """Return `text`, a statement about health; without fresh evidence, a line with what is missing."""
+        """Return `text`, a statement about health, or a line about missing evidence if it is not fresh."""
         return text if self.is_fresh else f"H{self.line[1:]}"
 
     @property
@@ -105,7 +105,7 @@ def _missing(source: Source, age: Age) -> str:
 
 @dataclass(slots=True)
 class _Position:
-    """The position of one source as the reader saw it."""
+    """The newest log position of one source, and the monotonic times of its first and its last advance."""
 
     value: int
     from_s: float
@@ -114,7 +114,7 @@ class _Position:
 
 
 class EvidenceAges:
-    """Keeps the positions of all sources and when they advanced. Pure: callers pass the monotonic time."""
+    """Keeps each source's log position and the time of its last advance. Pure: callers pass the time."""
 
     def __init__(self, fresh_s: float = FRESH_S) -> None:
         self.log_ahead_s = 0.0
@@ -124,10 +124,10 @@ class EvidenceAges:
         """(reason why the log does not answer, monotonic time since when); None while it answers."""
 
     def take(self, source: Source, position: int, now_s: float, *, is_done: bool = False) -> bool:
-        """Set a source's position; return whether it is the source's first one.
+        """Set a source's position. Return whether it is the first position of this source.
 
-        A position below the last one belongs to a log that was replaced. `is_done`: the source has nothing
-        left to process, so an unchanged position does not mean that it is silent.
+        A position below the last one belongs to a log that was replaced. With `is_done`, the source has
+        nothing left to process, so an unchanged position does not mean that the source is silent.
         """
         last_position = self._positions.get(source)
         if last_position is None:
@@ -139,19 +139,19 @@ class EvidenceAges:
         return False
 
     def set_age_at_start(self, source: Source, age_s: float) -> None:
-        """Set the age, by log time, of a source's last record when reading began. It is for texts."""
+        """Set the age, by log time, of a source's last record at the start of reading; only texts use it."""
         self._positions[source].age_at_start_s = max(0.0, age_s)
 
     def fail(self, reason: str, now_s: float) -> None:
-        """Note that the log does not answer."""
+        """Record that the log does not answer, with the reason."""
         self._failed = (reason, now_s if self._failed is None else self._failed[1])
 
     def succeed(self) -> None:
-        """Note that the log answers."""
+        """Record that the log answers."""
         self._failed = None
 
     def verdict(self, now_s: float) -> Verdict:
-        """Return the verdict at `now_s`."""
+        """Return the verdict at the monotonic time `now_s`."""
         if self._failed is not None:
             reason, since_s = self._failed
             return Verdict((f"{reason} (for {seconds_text(now_s - since_s)})",), log_fault=reason)

@@ -1,6 +1,7 @@
 """Reads from the log whether evidence about health is fresh, for commands, `up` and the web page.
 
-`EvidenceReader` takes one reading per call. `EvidenceWatch` reads repeatedly in a thread until it is stopped.
+`EvidenceReader` reads all positions once per call. `EvidenceWatch` reads repeatedly in a thread until it is
+stopped.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def fresh_s_of(window_ms: int, commit_interval_ms: int) -> float:
 
 
 class EvidenceReader:
-    """The ages of all evidence, as of the last `read`."""
+    """Reads the positions of all sources from the log, and returns a verdict about the evidence."""
 
     def __init__(self, settings: EvidenceSettings) -> None:
         """Create the client without connecting."""
@@ -68,7 +69,7 @@ class EvidenceReader:
         self._close_fleet()
 
     def read(self) -> None:
-        """Read all positions. If the log does not answer, the verdict says so."""
+        """Read all positions. If the log does not answer, the verdict contains this failure."""
         try:
             ends = self._reader.ends()
             committed = self._reader.committed(LINKS)
@@ -118,7 +119,7 @@ class EvidenceReader:
             self.ages.set_age_at_start(source, time.time() - newest_ms / 1e3)
 
     def _take_log_time(self, messages: Mapping[Any, Any]) -> None:
-        """Set the difference between log time and the hosts' clocks, from the newest clock records."""
+        """Compute log time minus the hosts' clocks from the newest clock records."""
         newest: tuple[int, int] | None = None
         for message in messages.values():
             try:
@@ -138,7 +139,7 @@ class EvidenceReader:
             self.ages.log_ahead_s = ahead_s
 
     def _is_simulated(self) -> bool:
-        """Return whether all hosts are simulated. Their clocks cannot show that log time is wrong."""
+        """Return whether all hosts are simulated: simulated clocks cannot show that log time is wrong."""
         if self._fleet is None:
             self._fleet = SimulatedTimeReader(self._kafka, self._registry)
         return self._fleet.read().is_simulated
@@ -150,7 +151,7 @@ class EvidenceReader:
 
 
 def _last(ends: Mapping[Place, int]) -> dict[Place, int]:
-    """Return the offset of the last message of each partition that has one."""
+    """Return the offset of the last message of each partition that has a message."""
     return {place: end - 1 for place, end in ends.items() if end > 0}
 
 
@@ -158,7 +159,7 @@ class EvidenceWatch:
     """Reads the evidence repeatedly in a thread of its own."""
 
     def __init__(self, settings: EvidenceSettings, changed: Callable[[], None] = lambda: None) -> None:
-        """`changed` is called in the thread whenever the verdict changes."""
+        """Watch with these settings. `changed` is called in the thread whenever the verdict changes."""
         self._settings, self._changed = settings, changed
         self._reader: EvidenceReader | None = None
         self._ending = threading.Event()

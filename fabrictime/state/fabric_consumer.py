@@ -1,7 +1,8 @@
 """Reads the fabric's topics into a `FabricState`, in a thread and without a consumer group.
 
-Compacted topics are read from their beginning, others from some minutes back. The consumer does not depend on
-the history, so the page shows a fault while the history is down."""
+Compacted topics are read from their beginning, other topics from some minutes back. The consumer does not
+depend on the history, so the page shows a fault while the history is down.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ RETRY_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """The consumer's status. `error` says in one line why the log does not answer; None while it answers."""
+    """The consumer's status. `error`: one line on why the log does not answer; None while it answers."""
 
     error: str | None = None
     missing: tuple[str, ...] = ()
@@ -89,7 +90,7 @@ class ConsumerStatus:
 
 
 def newest_only(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages without those of `NEWEST_ONLY` that a later one of the same key replaces."""
+    """Return the messages; of the topics in `NEWEST_ONLY`, return only the newest message per key."""
     newest = {
         (message.topic, message.key_bytes): message for message in messages if message.topic in NEWEST_ONLY
     }
@@ -99,7 +100,7 @@ def newest_only(messages: Sequence[Message]) -> list[Message]:
 
 
 class Intake:
-    """Decodes messages of the fabric's topics and adds them to a state. Bad records are counted, logged."""
+    """Decodes messages of the fabric's topics and adds them to a state. Logs and counts bad records."""
 
     def __init__(self, state: FabricState, registry: codec.Registry | None = None) -> None:
         self.unreadable = 0
@@ -107,7 +108,7 @@ class Intake:
         self._registry = registry
 
     def take(self, message: Message) -> Part | None:
-        """Add a message to the state. Return the part that it changed; None for one without an effect."""
+        """Add a message to the state. Return the part that changed; None if the message had no effect."""
         topic, name, value, append_ns = message.topic, message.key, message.value, message.append_ns
         try:
             if topic == FLOWS.name:
@@ -152,7 +153,9 @@ class Intake:
         return hashlib.blake2b(value[end:], digest_size=ROUTES_DIGEST_BYTES).digest()
 
     def _is_block(self, value: bytes) -> bool:
-        """Return whether a LinkQueues record has short slots: too many per second to be shown."""
+        """Return whether a LinkQueues record has short slots, too many of which come per second to be
+        shown.
+        """
         return bool(codec.decode_head(value, QUEUES.record, "slots", self._registry)["slots"] > 1)
 
 

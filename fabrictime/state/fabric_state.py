@@ -118,12 +118,12 @@ def is_active(window: ContentionWindow, now_ns: int) -> bool:
 
 
 class FabricState:
-    """The newest record of every subject. One thread writes, others read; both hold `lock`."""
+    """The newest record of every subject. One thread writes, other threads read; all of them hold `lock`."""
 
     def __init__(
         self, decode_flows: Decode, raw_ns: int = RAW_NS, routes_of: FabricState | None = None
     ) -> None:
-        """`routes_of`: a state whose cables and routes this one uses."""
+        """Create an empty state. With `routes_of`, use the cables and routes of that other state."""
         self.lock = threading.RLock()
         self.cable_graph: CableGraph = CableGraph() if routes_of is None else routes_of.cable_graph
         self.link_index: LinkIndex = (
@@ -156,7 +156,8 @@ class FabricState:
     def take(self, topic: str, key: str, record: Any, append_ns: int, routes: bytes = b"") -> Part:
         """Apply one record of the topic's type (None: the tombstone of `key`). Return the changed part.
 
-        `routes`: the digest of a PathMaps record's routes, by which `take_repeated_routes` recognises them.
+        `routes` is the digest of a PathMaps record's routes, by which `take_repeated_routes` recognises the
+        routes.
         """
         part = _PARTS[topic]
         before = self.cable_graph.version
@@ -189,7 +190,7 @@ class FabricState:
         return part
 
     def take_repeated_routes(self, key: str, routes: bytes, append_ns: int) -> bool:
-        """Return whether a pair's routes have this digest. If so, only the newest record's time changes."""
+        """Return whether a pair's routes have this digest. If so, update only the newest record's time."""
         if not self.link_index.has(*_pair(key), routes):
             return False
         self._received = append_ns, time.monotonic()
@@ -210,7 +211,7 @@ class FabricState:
         return "jobs"
 
     def freeze(self) -> None:
-        """Let no time pass since the newest message: this is the state of a past moment."""
+        """Stop the ageing of the newest message, for the state of a past moment."""
         if self._received is not None:
             self._received = self._received[0], math.inf
 
@@ -219,7 +220,7 @@ class FabricState:
         self._received = append_ns, time.monotonic()
 
     def _take_nic(self, key: str, record: records.Nic | None) -> bool:
-        """Add a NIC's announcement. Return whether it changed anything, because NICs repeat it."""
+        """Add a NIC's announcement. Return whether it changed the state: NICs repeat their announcements."""
         if record is None:
             if self.nics.pop(key, None) is None:
                 return False
@@ -329,7 +330,7 @@ class FabricState:
     def age_s(self, now_ns: int) -> float | None:
         """Return the age of the newest message, s; None without one.
 
-        The time since its receipt by the monotonic clock is a lower limit, so early log time hides none.
+        The monotonic time since its receipt is a lower limit, so that a wrong, early log time hides no age.
         """
         if self._received is None:
             return None
@@ -337,7 +338,7 @@ class FabricState:
         return max((now_ns - append_ns) / 1e9, time.monotonic() - received_s)
 
     def plan(self) -> Plan:
-        """Return the drawn topology; the same object until it changes."""
+        """Return the drawn topology, as the same object until the topology changes."""
         plan = self.current_plan()
         if plan is None:
             self._queues_expire_ns = None
@@ -346,7 +347,7 @@ class FabricState:
         return plan
 
     def current_plan(self) -> Plan | None:
-        """Return the last plan if nothing has changed since, else None."""
+        """Return the last plan if the topology has not changed since then, else None."""
         return self._plan[1] if self._plan is not None and self._plan[0] == self._plan_version() else None
 
     def _plan_version(self) -> tuple[int, int, int, bool]:
@@ -367,8 +368,8 @@ class FabricState:
         return bool(starts_ns)
 
     def state(self, number: int) -> int:
-        """Return a link's state from its health record. Without a record, it is UP if a fresh window has
-        probes of the link.
+        """Return a link's state from its health record. A link without a record is UP if a fresh window has
+        probes of this link.
         """
         link_state = self.link_state.get(number)
         if link_state is not None:
@@ -377,7 +378,7 @@ class FabricState:
         return UP if queue is not None and queue.samples > 0 else 0
 
     def subject_of(self, number: int) -> Subject | None:
-        """Return the health of a link's cable."""
+        """Return the health of a link's cable; None without a health record."""
         return self.subjects.get(self.cable_graph.cable(number))
 
     def active_alerts(self) -> list[Alert]:
@@ -386,7 +387,7 @@ class FabricState:
         return sorted(alerts, key=lambda alert: -alert["raised_ns"])
 
     def cable_counts(self) -> dict[LinkState, int]:
-        """Return the number of drawn cables by state. The worse direction counts."""
+        """Return the number of drawn cables by state. A cable has the worse state of its two directions."""
         links = self.plan().links
         count_by_state = dict.fromkeys(STATES, 0)
         for k in range(0, len(links), 2):

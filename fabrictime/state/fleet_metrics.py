@@ -1,6 +1,6 @@
 """The fleet's present state as metrics: links, queues, contention, jobs, alerts, policy.
 
-The page's process holds that state anyway. Nothing is computed until an endpoint collects.
+The page's process holds this state for its tabs. Nothing is computed until an endpoint collects the metrics.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIMITS: Final = {MOVES_LIMIT: "MOVED_SHARE", ACTIONS_LIMIT: "ACTIONS_PER_S"}
 
 
 class FleetMetrics:
-    """Reads a fabric's state. `now_ns` returns the log's clock; `unreadable` counts messages left out."""
+    """Reads a fabric's state. `now_ns` returns the log's time, `unreadable` the number of bad messages."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class FleetMetrics:
         sources.add(self.samples)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the present figures."""
+        """Yield the present metric samples."""
         log_ns = self._log_now_ns()
         with self._state.lock:
             now_ns = log_ns - self._state.simulated.lag_ns(log_ns)
@@ -71,8 +71,8 @@ class FleetMetrics:
         yield from _by("fabrictime_jobs", Counter(job.newest.verdict for job in running))
 
     def _cable_counts(self) -> Mapping[LinkState, int]:
-        """Return the number of cables by state. A large fabric takes seconds to count, so that the counts of
-        the last time are returned until `COUNT_SHARE` times that long has passed.
+        """Return the number of cables by state. Counting a large fabric takes seconds, so that a result is
+        returned again until `COUNT_SHARE` times the counting time has passed.
         """
         began_s = time.monotonic()
         if began_s >= self._next_cables_s:
@@ -113,9 +113,10 @@ class FleetMetrics:
 
 
 def _by(name: str, values: Mapping[Any, float]) -> Iterator[Sample]:
-    """Yield a sample for each declared combination of labels, 0 if `values` has none for it.
+    """Yield a sample for each declared combination of labels; its value is 0 if `values` lacks the
+    combination.
 
-    `values` has a label's value as key, or a tuple of them.
+    The keys of `values` are label values, or tuples of them for several labels.
     """
     metric = METRIC_OF_SAMPLE[name]
     for labels in itertools.product(*(of_label for _, of_label in metric.labels)):

@@ -57,7 +57,7 @@ class FlowCache:
         self.version += 1
 
     def _step_back(self, append_ns: int) -> None:
-        """Limit the times of all messages to `append_ns`, because log time stepped back to it."""
+        """Limit the times of all messages to `append_ns`, because log time stepped back to this time."""
         self.newest_ns = append_ns
         for host, messages in self._messages.items():
             self._messages[host] = deque((min(at_ns, append_ns), value) for at_ns, value in messages)
@@ -75,7 +75,7 @@ class FlowCache:
         return self._flows[1]
 
     def jobs_of(self, flow_ids: Collection[str]) -> set[str]:
-        """Return the jobs of some open flows. The reports of at most `MAX_JOB_HOSTS` hosts are decoded."""
+        """Return the jobs of these open flows. The reports of at most `MAX_JOB_HOSTS` hosts are decoded."""
         hosts = {flow_id.partition("/")[0] for flow_id in flow_ids} & self._messages.keys()
         flows = (self._flows_of(host, self._messages[host]) for host in sorted(hosts)[:MAX_JOB_HOSTS])
         return {

@@ -1,7 +1,7 @@
 """Rate and round-trip time of flows over the last minutes, for hosts whose flows the policy acts on.
 
-A thousand NICs report tens of thousands of flows per second, and most are never moved. Messages of other
-hosts stay encoded for seconds, as a newly watched host's past. Times are log append times.
+A thousand NICs report tens of thousands of flows per second, and most flows are never moved. Messages of
+other hosts stay encoded for seconds, as a newly watched host's past. Times are log append times.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FOREVER_NS: Final = 1 << 62
 
 
 class Sample(NamedTuple):
-    """A flow's figures in the interval of one report."""
+    """A flow's rate and round-trip time in the interval of one report."""
 
     start_ns: int
     end_ns: int
@@ -93,7 +93,7 @@ class FlowHistory:
             self._add_samples(value, append_ns)
 
     def _step_back(self, host: str, append_ns: int) -> None:
-        """Drop a host's messages and samples later than `append_ns`, because log time stepped back to it."""
+        """Drop a host's messages and samples after `append_ns`, the time to which log time stepped back."""
         self._newest_ns = append_ns
         messages = self._raw[host]
         while messages and messages[-1][0] > append_ns:
@@ -105,7 +105,7 @@ class FlowHistory:
                 self._count -= 1
 
     def watch(self, host: str, until_ns: int) -> None:
-        """Keep samples of a host's flows until `until_ns`, starting with its messages that are still kept."""
+        """Store samples of a host's flows until `until_ns`, starting with its messages still in memory."""
         known_ns = self._watched.get(host)
         if known_ns is None:
             if until_ns < self._newest_ns or not self._has_capacity():
@@ -122,7 +122,9 @@ class FlowHistory:
         self._watched[host] = FOREVER_NS
 
     def _has_capacity(self) -> bool:
-        """Return whether one more host can be watched. If too many, first remove ended ones."""
+        """Return whether one more host can be watched. If all places are taken, first remove ended
+        watches.
+        """
         if len(self._watched) >= MAX_WATCHED:
             self._watched = {host: end for host, end in self._watched.items() if end >= self._newest_ns}
         return len(self._watched) < MAX_WATCHED
@@ -169,7 +171,7 @@ def effect(
 ) -> Effect:
     """Compare a flow in the `SIDE_NS` before a decision (`at_ns`) and after its execution (`done_ns`).
 
-    A report counts only if it lies wholly on one side, and only within `min_ns` to `max_ns`.
+    A report counts only if it lies wholly before or wholly after the action, and within `min_ns` to `max_ns`.
     """
     begin, end = max(at_ns - SIDE_NS, min_ns), min(done_ns + SIDE_NS, max_ns)
     before = [sample for sample in samples if sample.end_ns <= at_ns and sample.end_ns > begin]
@@ -183,7 +185,7 @@ def _links(samples: Sequence[Sample]) -> Links:
 
 
 def _changed_links(before: Links, after: Links) -> tuple[Links, Links]:
-    """Return the links that a flow left, and those that it entered; both empty if a route is unknown."""
+    """Return the links that a flow left, and the links that it entered; both empty if a route is unknown."""
     if not before or not after:
         return (), ()
     left = dict.fromkeys(link for link in before if link not in after)

@@ -1,4 +1,4 @@
-"""The consequence of late evidence in words: which figures are old, and which are current. Pure."""
+"""The consequence of late evidence as text: figures that are old, and figures that are current. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DELAYS: Final = "delays and clocks"
 
 @dataclass(frozen=True, slots=True)
 class HistoryAge:
-    """The age of the newest window in the history, s; None if it is not known. `fault`: why it is not.
+    """The age of the newest window in the history, s; None if unknown, for the reason `fault`.
 
-    `is_read`: the history has answered, or it is not asked.
+    `is_read` is whether the history has answered, or is not queried at all.
     """
 
     seconds: float | None = None
@@ -37,7 +37,7 @@ CURRENT: Final = HistoryAge()
 def consequence(verdict: Verdict, history: HistoryAge = CURRENT, log_age_s: float | None = None) -> str:
     """Return a sentence about the figures that are old; empty if all are current.
 
-    `log_age_s`: age of the newest record, for a log that does not answer.
+    `log_age_s` is the age of the newest record if the log does not answer.
     """
     if verdict.log_fault is not None:
         age = "old" if log_age_s is None else f"{seconds_text(log_age_s)} old"

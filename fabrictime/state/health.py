@@ -1,7 +1,7 @@
-"""The state of the fleet in one sentence, and the figures of the first page.
+"""The state of the fleet in one sentence, and the figures of the page's tab Now.
 
 Pure: callers hold the state's lock. The page, `fabrictime status`, `fabrictime top`, the HTTP interface and
-assistants' tools show it.
+assistants' tools show this sentence.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNKNOWN: Final = "Health is not known now"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of the fleet in words."""
+    """The state of the fleet as a sentence, with the consequence of late evidence."""
 
     level: Level
     sentence: str
@@ -53,7 +53,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The size of the fleet: NICs, hosts, running jobs, those without a fault, and drawn cables by state."""
+    """The size of the fleet: NICs, hosts, running jobs, jobs without a fault, and drawn cables by state."""
 
     nics: int
     hosts: int
@@ -64,7 +64,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The content of the first page."""
+    """The content of the page's tab Now."""
 
     health: Health
     fleet: Fleet
@@ -84,7 +84,7 @@ class Overview:
     """Whether decisions are carried out."""
 
     def done(self, incident: Incident) -> str:
-        """Return what was done about an incident."""
+        """Return as text the actions because of an incident, `nothing`, or a dash if moves cannot help."""
         text = done_text(self.actions, incident.places, incident.since_ns)
         if incident.cause.kind not in MOVABLE_KINDS:
             return text or "—"
@@ -98,7 +98,7 @@ def overview(
     history: HistoryAge = CURRENT,
     log_age_s: float | None = None,
 ) -> Overview:
-    """Return the content of the first page. `log_age_s`: age of the newest record of the log."""
+    """Return the content of the page's tab Now. `log_age_s` is the age of the newest record of the log."""
     groups = action_groups(action_entries.entries(state.actions, now_ns))
     listed = _with_moved_jobs(state, now_ns, groups)
     running = [job.head for job in state.jobs.jobs.values() if job.is_running(now_ns)]
@@ -158,7 +158,7 @@ def health(
     history: HistoryAge = CURRENT,
     log_age_s: float | None = None,
 ) -> Health:
-    """Return the state of the fleet in words."""
+    """Return the state of the fleet as a sentence, with the consequence of late evidence."""
     late = consequence(evidence, history, log_age_s)
     cause = "; ".join(evidence.missing) or history.fault
     active = [incident for incident in listed if not incident.is_quiet]
@@ -177,7 +177,7 @@ def health(
 
 
 def unknown(cause: str) -> Health:
-    """Return the state of a fleet whose records could not be read. `cause`: the reason in one line."""
+    """Return the health of a fleet whose records could not be read. `cause` is the reason in one line."""
     return Health("bad", f"{_UNKNOWN}.", "", cause)
 
 
@@ -186,7 +186,7 @@ def _last_text(active: Sequence[Incident]) -> str:
 
 
 def _problems_text(active: Sequence[Incident]) -> str:
-    """Return the number of incidents, and the worst ones by name."""
+    """Return the number of incidents and the names of the worst ones, as text."""
     named = "; ".join(f"{_incident_text(incident)}{_jobs_text(incident)}" for incident in active[:NAMED])
     more = f"; and {len(active) - NAMED} more" if len(active) > NAMED else ""
     return f"{counted(len(active), 'problem')}: {named}{more}"
@@ -226,7 +226,7 @@ def _cleared(state: FabricState) -> list[Alert]:
 
 
 def _worst_link(state: FabricState) -> LinkHealth | None:
-    """Return the newest of the cables in the worst state, but no cable of a dead host; None without any."""
+    """Return the newest record of cables in the worst state, without dead hosts' cables; None without any."""
     records = {
         name: subject.record
         for name, subject in state.subjects.items()
@@ -244,8 +244,8 @@ def _worst_link(state: FabricState) -> LinkHealth | None:
 
 
 def _worst_queue(state: FabricState, persistent: Sequence[str]) -> tuple[str, QueueDepth] | None:
-    """Return the link with the longest wait, and its queue; None if no wait is worth a remark. That of a link
-    with a `persistent` queue always is.
+    """Return the link with the longest wait, and its queue; None if no wait reaches `MIN_QUEUE_NS`. Links in
+    `persistent` count with any wait.
     """
     queues = state.queues.all_newest()
     listed = {state.cable_graph.existing_number(link) for link in persistent}

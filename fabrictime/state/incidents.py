@@ -92,7 +92,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """The problems of one cause; the first one is the cause."""
+    """The problems with one common cause. The first problem is this cause."""
 
     problems: tuple[Problem, ...]
     switch: str = ""
@@ -122,29 +122,29 @@ class Incident:
 
     @property
     def has_recovered(self) -> bool:
-        """Whether all of its subjects have recovered."""
+        """Whether the subjects of all its problems have recovered."""
         return all(problem.has_recovered for problem in self.problems)
 
     @property
     def note(self) -> str:
-        """Text of the first acknowledgement or silence."""
+        """Text of the first operator's acknowledgement or silence; empty without one."""
         return next((problem.note for problem in self.problems if problem.note), "")
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The jobs concerned, in the order of their names."""
+        """The jobs that its problems affect, in the order of their names."""
         jobs = {job for problem in self.problems for job in problem.jobs} | self.moved_jobs
         return tuple(sorted(jobs, key=natural))
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """The subjects of the problems of the cause's kind."""
+        """The subjects of all problems with the same kind as the cause."""
         same_kind = (problem.subject for problem in self.problems if problem.kind == self.cause.kind)
         return tuple(dict.fromkeys(same_kind))
 
     @property
     def places(self) -> set[str]:
-        """The cables, NICs and hosts concerned."""
+        """The cables, NICs and hosts of its problems."""
         return {
             name
             for problem in self.problems
@@ -153,7 +153,7 @@ class Incident:
 
     @property
     def title(self) -> str:
-        """The kind of the cause in words, in the past tense if the subject has recovered."""
+        """The kind of the cause as text, in the past tense if the subject has recovered."""
         cause = self.cause
         is_slow_otherwise = cause.verdict and cause.verdict != verdict_label(Verdict.STRAGGLER)
         if cause.kind == AlertKind.JOB_STRAGGLER and is_slow_otherwise and not cause.has_recovered:
@@ -172,19 +172,19 @@ class Incident:
 
     @property
     def next_step(self) -> str:
-        """The next step of an operator."""
+        """The next step for an operator, as text."""
         step = runbook_of(self.cause.kind).next_step
         return self.cause.next_step or step.replace("explain JOB", f"explain {self.cause.subject}")
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Return the first few names, and the number of the others."""
+    """Return the first few names, and the number of further names, as text."""
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def place_text(kind: AlertKind, subject: str) -> str:
-    """Return the subject of a problem for readers."""
+    """Return the subject of a problem in readable form."""
     _, of_shard, shard = subject.partition("@")
     return f"shard {shard}" if of_shard else f"job {subject}" if kind in JOB_KINDS else arrow(subject)
 
@@ -240,7 +240,7 @@ def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
 
 
 def _places_of(alert: Alert) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the links and the NICs that an alert is about; for a job, the first one that it names."""
+    """Return the links and the NICs of an alert; for a job's alert, only the first link, or else NIC."""
     links, nics = tuple(alert["links"]), tuple(alert["nics"])
     if alert["kind"] in JOB_KINDS:
         return links[:1], () if links else nics[:1]
@@ -248,7 +248,7 @@ def _places_of(alert: Alert) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _reported(alert: Alert) -> Iterator[str]:
-    """Return the names that need no problem of their own, because an alert covers them."""
+    """Yield the names of subjects that an alert already covers, so that they are no further problems."""
     yield from (alert["subject"], *alert["grouped"])
     if alert["kind"] in LINK_KINDS or alert["kind"] == AlertKind.CONTENTION:
         yield from (_cable(name) for name in (alert["subject"], *alert["links"]) if ">" in name)
@@ -326,7 +326,7 @@ def _blamed(head: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def group(listed: Iterable[Problem], hosts: set[str]) -> list[Incident]:
-    """Group problems by their cause; return the incidents, the worst first. `hosts` are those of the NICs."""
+    """Group problems by cause. Return the incidents, the worst first. `hosts` are the hosts of the NICs."""
     ordered = sorted(listed, key=lambda problem: (_rank(problem.kind), problem.since_ns, problem.subject))
     switches = _switches(ordered, hosts)
     members: dict[int, list[Problem]] = {}
@@ -374,7 +374,7 @@ def _nodes(cable: str) -> list[tuple[str, str]]:
 
 
 def _switches(listed: Sequence[Problem], hosts: set[str]) -> dict[tuple[str, str], str]:
-    """Return the switch of each (kind, subject) whose kind of trouble several links of that switch share."""
+    """Return, by (kind, subject) of a link, the switch of which several links have this kind of trouble."""
     counts: Counter[tuple[str, str]] = Counter()
     subjects: dict[tuple[str, str], list[str]] = {}
     for problem in listed:
@@ -391,7 +391,7 @@ def _switches(listed: Sequence[Problem], hosts: set[str]) -> dict[tuple[str, str
 
 
 def _own_places(problem: Problem, switches: Mapping[tuple[str, str], str]) -> list[Place]:
-    """Return the places under which later problems find the incident of this one."""
+    """Return the keys under which later problems find this problem's incident."""
     if problem.kind in LINK_KINDS or problem.kind == AlertKind.CONTENTION:
         own: list[Place] = [("cable", cable) for cable in _cables(problem)]
         switch = switches.get((problem.kind, problem.subject))
@@ -404,7 +404,7 @@ def _own_places(problem: Problem, switches: Mapping[tuple[str, str], str]) -> li
 
 
 def _cause_places(problem: Problem) -> Iterator[Place]:
-    """Return the places whose incident may explain this problem, the most probable first."""
+    """Yield the keys of the incidents that may explain this problem, the most probable first."""
     for cable in _cables(problem):
         yield ("cable", cable)
     yield from (("cable", _cable(name)) for name in problem.candidates)

@@ -1,6 +1,6 @@
 """The diagnoses of the past hour, job by job.
 
-A Diagnosis of a thousand ranks has thousands of figures, but few readers need them. The state keeps the head
+A Diagnosis of a thousand ranks has thousands of figures, but few readers need them. The state holds the head
 of each job's newest record, a few figures of every interval, and the encoded messages within a limit. A
 reader decodes the message of the interval that it shows.
 """
@@ -31,7 +31,7 @@ SILENT_NS: Final = 30_000_000_000
 
 
 class Interval(NamedTuple):
-    """One diagnosis of a job: its interval, verdict and the figures that charts show."""
+    """One diagnosis of a job: its interval, its verdict, and the figures for charts."""
 
     key: str
     begin_ns: int
@@ -46,7 +46,7 @@ class Interval(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sort key: end of the interval, then the record's number."""
+        """Key for sorting: end of the interval, then the record's number."""
         return self.end_ns, int(self.key.rpartition("-")[2])
 
 
@@ -77,7 +77,7 @@ class Job:
 
 
 def interval_of(record: Mapping[str, Any]) -> Interval:
-    """Return the figures of a diagnosis or of its head."""
+    """Return the interval of a diagnosis or of its head."""
     return Interval(
         f"{record['begin_ns']}-{record['number']}",
         record["begin_ns"],
@@ -100,7 +100,7 @@ class JobState:
         self._bytes = 0
 
     def take(self, head: Mapping[str, Any], value: bytes) -> None:
-        """Add one diagnosis: its head, and the message that it was read from."""
+        """Add one diagnosis: its head, and the whole encoded message."""
         interval, name = interval_of(head), head["job"]
         job = self.jobs.pop(name, None) or Job(head)
         self.jobs[name] = job  # re-inserted, so that the dict is ordered by the last record
@@ -122,7 +122,7 @@ class JobState:
             self._bytes -= largest.drop(next(iter(largest.messages)))
 
     def message(self, name: str, key: str | None = None) -> tuple[str, bytes] | None:
-        """Return the key and the message of an interval (`key` None: of the newest); None if forgotten."""
+        """Return key and encoded message of an interval (`key` None: the newest); None if it was dropped."""
         job = self.jobs.get(name)
         if job is None:
             return None
@@ -133,7 +133,7 @@ class JobState:
     def earlier(self, name: str, key: str) -> list[bytes]:
         """Return the messages of the intervals before `key`, the newest first.
 
-        If the interval's own message has no ranks and flows, one of these has them.
+        If the interval's own message has no ranks and flows, an earlier message has them.
         """
         job = self.jobs.get(name)
         keys = [interval.key for interval in job.intervals] if job is not None else []

@@ -1,7 +1,8 @@
-"""The story of a job from its diagnoses: the verdict now, how it changed, and how two runs differ.
+"""Explains a job from its diagnoses: the present verdict, its changes, and the difference of two runs.
 
 Pure: takes records, returns plain values. A record's head is the record without its parts by rank and by
-flow, nearly all of its bytes. Heads suffice for verdicts and rates; the parts are read from few records.
+flow, which are nearly all of its bytes. Heads suffice for verdicts and rates; the parts are read from few
+records.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in which one verdict held."""
+    """A time range in which one verdict held."""
 
     verdict: str
     subject: str
@@ -109,7 +110,7 @@ def spans_of(heads: Sequence[Head]) -> list[Span]:
 
 
 def telling(heads: Sequence[Head]) -> Head:
-    """Return the record that explains a run best: the most confident one with the costliest verdict."""
+    """Return the most confident record of a run with the costliest verdict; it explains the run best."""
     cost: dict[tuple[str, str], float] = defaultdict(float)
     for head in heads:
         if head["verdict"] != HEALTHY:
@@ -130,9 +131,9 @@ def with_parts(
     heads: Sequence[Head], head: Head, decoded: Callable[[Head], Mapping[str, Any]]
 ) -> Mapping[str, Any]:
     """Return the decoded record of `head`. If it has no parts, it gets those of the nearest earlier record
-    that has them, else of a later one.
+    with parts, or else of a later one.
 
-    `heads`: all heads of the run in order. `decoded`: returns the record of a head.
+    `heads` are all heads of the run in order. `decoded` returns the record of a head.
     """
     record, at = decoded(head), heads.index(head)
     nearest = (*reversed(heads[max(0, at - MAX_SEARCHED) : at]), *heads[at + 1 : at + MAX_SEARCHED])
@@ -145,14 +146,14 @@ def with_parts(
 
 
 def shares(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return each part's share of all ranks' time; empty without ranks."""
+    """Return the share of all ranks' time by part, such as computing; empty without ranks."""
     sums = Counter({name: sum(split[name] for split in record["time_splits"]) for name, _ in SPLITS})
     total = sums.total()
     return {name: sums[name] / total for name, _ in SPLITS} if total else {}
 
 
 def outliers(flows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float]]:
-    """Return (flow, median delay of all flows in ns) for each far slower flow, the slowest first."""
+    """Return (flow, median delay of all flows in ns) for each flow far above the median, slowest first."""
     timed_flows = [flow for flow in flows if flow["delay_ns"] is not None]
     if len(timed_flows) < 3:
         return []
@@ -163,7 +164,7 @@ def outliers(flows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
 
 
 def explain(run: Run, now_ns: int) -> dict[str, Any]:
-    """Return the explanation of a run as plain values."""
+    """Return a run's newest diagnosis, its age, and its last verdicts with their times, as plain values."""
     newest = run.full_records[-1]
     spans = spans_of(run.heads)
     return {
@@ -190,7 +191,7 @@ def _median(heads: Sequence[Head], name: str) -> float | None:
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """Return the figures of a run that `compare` uses."""
+    """Return the figures of a run for `compare`."""
     decisive = telling(run.heads)
     bad_ns = sum(span.end_ns - span.begin_ns for span in spans_of(run.heads) if span.verdict != HEALTHY)
     return {
@@ -214,7 +215,7 @@ def figures(run: Run) -> dict[str, Any]:
 
 
 def compare(first: Run, second: Run) -> dict[str, Any]:
-    """Return how two runs differ; `text` names the slower one and its cause in one line."""
+    """Return the differences of two runs. `text` names the slower run and its cause in one line."""
     one, two = figures(first), figures(second)
     slower = 0 if _is_slower(one, two) else 1
     slow, fast = ((one, first), (two, second)) if slower == 0 else ((two, second), (one, first))
@@ -256,7 +257,7 @@ def _rates(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> list[str]:
 
 
 def _flows(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> list[str]:
-    """Return a line on the slowest flow of the slow run, unless it was as slow in the fast run."""
+    """Return a line on the slowest flow of the slow run, unless this flow was as slow in the fast run."""
     before = {(flow["nic"], flow["peer"]): flow["delay_ns"] for flow in fast["flows"]}
     for flow, usual_ns in outliers(slow["flows"])[:1]:
         was_ns = before.get((flow["nic"], flow["peer"]))

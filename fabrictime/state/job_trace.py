@@ -45,7 +45,7 @@ Place = tuple[str, str, str]
 
 
 class Ranks:
-    """The ranks of a job by process: a process has the rank that it has in its largest communicator."""
+    """The ranks of a job by process. A process has its rank in its largest communicator."""
 
     def __init__(self) -> None:
         self._largest: dict[Place, tuple[int, int]] = {}
@@ -67,7 +67,7 @@ def _place(record: CollectiveBatch) -> Place:
 
 
 def operations_of(records: Iterable[CollectiveBatch]) -> Iterator[tuple[CollectiveBatch, int, Any]]:
-    """Yield (record, index, operation), each once, although running ones are published again at their end."""
+    """Yield (record, index, operation) once per operation; running operations are published twice."""
     operation_by_identity: dict[Any, tuple[CollectiveBatch, int, Any]] = {}
     for record in records:
         for index, operation in enumerate(record["operations"]):
@@ -110,7 +110,7 @@ def _chrome_events(
     windows: Iterable[ContentionWindow],
     health: Iterable[LinkHealth],
 ) -> Iterator[Event]:
-    """Yield events with times in ns."""
+    """Yield Chrome trace events with times in ns."""
     ranks = Ranks()
     for record in records:
         ranks.take(record)
@@ -136,7 +136,7 @@ def _chrome_events(
 
 
 def _thread(name: str) -> int:
-    """Return a thread's number, which is the same for a name in every export."""
+    """Return a thread number for a name; it is the same in every export."""
     return 1 + zlib.crc32(name.encode()) % 1_000_000
 
 
@@ -270,10 +270,11 @@ def _link_events(windows: Iterable[ContentionWindow], health: Iterable[LinkHealt
 
 
 def chakra_nodes(records: Iterable[CollectiveBatch]) -> dict[int, list[dict[str, Any]]]:
-    """Return rank to its Chakra messages: metadata, then a node for each operation and the time before.
+    """Return the Chakra messages of each rank: metadata, then a node for each operation and the time before
+    it.
 
-    Each operation of a rank depends on the one that began before it. Operations that Chakra does not know are
-    left out.
+    Each operation of a rank depends on the operation that began before it. Operations that Chakra does not
+    know are left out.
     """
     records = list(records)
     ranks = Ranks()
@@ -327,7 +328,7 @@ def _attribute(name: str, kind: str, value: Any) -> dict[str, Any]:
 def _node(
     number: int, name: str, kind: str, begin_ns: int, duration_ns: int, attributes: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a node in protobuf's JSON form, which writes 64-bit numbers as text."""
+    """Return a node in protobuf's JSON form, where 64-bit numbers are text."""
     return {
         "id": str(number),
         "name": name,

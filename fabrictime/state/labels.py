@@ -1,4 +1,4 @@
-"""Names and texts of records in the form for readers."""
+"""Readable names and texts for the identifiers in records."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ def arrow(link: str) -> str:
 
 
 def kind_label(kind: str) -> str:
-    """Return the name of a kind, verdict or outcome in words, such as `slow flow`."""
+    """Return the readable name of a kind, verdict or outcome, such as `slow flow`."""
     return _SPELLED.get(kind) or kind.lower().replace("_", " ")
 
 
 def verdict_label(verdict: str) -> str:
-    """Return a job's verdict in words."""
+    """Return the readable name of a job's verdict."""
     return "not enough evidence" if verdict == Verdict.UNKNOWN else kind_label(Verdict(verdict))
 
 
 def aliased_text(cables: Sequence[str], subject: str = "") -> str:
-    """Return a sentence about cables that may be at fault in place of the named one; empty if none may be.
+    """Return a sentence about cables that may be at fault instead of the named one; empty if there are none.
 
-    All cables of a host would have to fail at once to be at fault in place of `subject`, their host.
+    All cables of a host would have to fail at once to be at fault instead of the host. `subject` is this
+    host.
     """
     if len(cables) > 1 and all(f"<>{subject}:" in f"<>{cable}" for cable in cables):
         return ""
@@ -54,7 +55,7 @@ def aliased_text(cables: Sequence[str], subject: str = "") -> str:
 
 
 def readable(text: str) -> str:
-    """Return a record's text with arrows, units and names of kinds for readers."""
+    """Return a record's text with readable arrows, units and names of kinds."""
     return _RAW.sub(_replacement, text)
 
 

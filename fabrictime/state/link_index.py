@@ -25,7 +25,7 @@ _Int32s = NDArray[np.int32]
 
 
 class PathOnLink(NamedTuple):
-    """A path that crosses a link. `answer`: packets are `nic`'s answers to `peer`'s probes on it."""
+    """A path that crosses a link. With `answer`, its packets are `nic`'s answers to `peer`'s probes."""
 
     nic: str
     peer: str
@@ -69,12 +69,14 @@ class LinkIndex:
         return self._pair_counts.get(number, 0)
 
     def is_doubted(self, number: int) -> bool:
-        """Return whether only one NIC reports a link's cable, while others report another at its port."""
+        """Return whether only one NIC reports a link's cable, while others report another cable at its
+        port.
+        """
         doubted = self._votes.doubted
         return bool(doubted) and self._cable_graph.cable(number) in doubted
 
     def has(self, nic: str, peer: str, routes: bytes) -> bool:
-        """Return whether a pair's paths came from routes of this digest."""
+        """Return whether a pair's stored paths have routes with this digest."""
         packed = self._pairs.get((nic, peer))
         return packed is not None and packed.routes == routes
 

@@ -89,7 +89,7 @@ class View:
     _order: WindowOrder = field(default_factory=WindowOrder)
 
     def add(self, topic: str, record: Any, append_ns: int) -> None:
-        """Take one record of the topic's type, appended to the log at `append_ns`."""
+        """Add one record of the topic's type, appended to the log at `append_ns`."""
         with self.lock:
             if topic == INVENTORY.name:
                 self.clock_of[record["nic"]] = record["clock"]
@@ -103,7 +103,7 @@ class View:
                 self._add_delays(record)
 
     def remove_nic(self, nic: str) -> None:
-        """Remove a NIC from the simulated ones, after its tombstone."""
+        """Remove a NIC from the simulated NICs after its tombstone."""
         with self.lock:
             self.simulated.take(nic, None, 0)
 
@@ -165,7 +165,7 @@ class View:
 
 
 class Share:
-    """Limits work to a share of the time, after an initial burst. Pure: callers pass monotonic s."""
+    """Limits work to a share of the time, after an initial burst. Pure: callers pass monotonic times in s."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -180,7 +180,7 @@ class Share:
         return self._left_s > 0
 
     def spent(self, now_s: float) -> None:
-        """Count the time since `open` as work: it is done now."""
+        """End the work that began at `open`, and count its time."""
         if self._at_s is not None:
             self._left_s -= (1 - self._share) * (now_s - self._at_s)
             self._at_s = now_s

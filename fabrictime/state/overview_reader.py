@@ -18,14 +18,14 @@ CATCH_UP_S: Final = 60.0
 
 
 class View(NamedTuple):
-    """An overview, and the fabric time for which it holds, ns."""
+    """An overview, and its fabric time, ns."""
 
     overview: Overview
     now_ns: int
 
 
 class OverviewReader:
-    """A state of the fleet that follows the log, as a context manager."""
+    """Follows the log and holds the state of the fleet, as a context manager."""
 
     def __init__(self, settings: EvidenceSettings) -> None:
         """Create the readers without connecting."""
@@ -75,7 +75,7 @@ class OverviewReader:
 
 
 def read_health(settings: EvidenceSettings, limit_s: float = CATCH_UP_S) -> Health:
-    """Return the health that the page's tab Now shows, read once from the log; unknown if that fails."""
+    """Return the health that the page's tab Now shows, read once from the log; unknown if this fails."""
     with OverviewReader(settings) as reader:
         try:
             reader.catch_up(limit_s)

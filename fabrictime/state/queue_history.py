@@ -84,7 +84,7 @@ class QueueHistory:
 
     @property
     def fold(self) -> int:
-        """Largest number of slots that a shard combines into one; above 1, inference is too slow there."""
+        """Largest number of slots that a shard combines into one; above 1, its inference is too slow."""
         min_ns = self.newest_ns - FRESH_NS
         return max((fold for start_ns, fold in self._folds.values() if start_ns >= min_ns), default=1)
 

@@ -1,7 +1,7 @@
-"""Judges a run of `up --for`: services work, probes flow, clocks are SYNCED, history answers.
+"""Evaluates a run of `up --for`: services work, probes flow, clocks are SYNCED, history answers.
 
 The result is one JSON-ready dict; its `passed` decides the exit code. On the testbed fabric, offsets are also
-compared with the true ones.
+compared with the true offsets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def true_ns(reading: Reading, clock_ns: int) -> int:
 
 
 def errors_ns(clocks: Mapping[str, ClockView], readings: Mapping[str, Reading]) -> dict[str, float]:
-    """Return the error of each clock's published offset at its `at_ns`, ns.
+    """Return, by clock, the error of the published offset at its `at_ns`, ns.
 
     Fabric time may differ from the machine's clock by a constant, so the median of all errors is subtracted.
     """
@@ -113,7 +113,7 @@ def _synced(clocks: Mapping[str, ClockView], now_s: float) -> dict[str, ClockVie
 
 
 def _truth(synced: Mapping[str, ClockView], readings: Mapping[str, Reading]) -> dict[str, Any]:
-    """Return the errors of the clocks against the test clocks that they follow."""
+    """Return the errors of the SYNCED clocks against their test clocks in the testbed."""
     errors = errors_ns(synced, readings)
     return {
         "within_bound": sum(abs(error) <= synced[name].bound_ns for name, error in errors.items()),
@@ -123,7 +123,7 @@ def _truth(synced: Mapping[str, ClockView], readings: Mapping[str, Reading]) -> 
 
 
 def ask_history(url: str, user: str, password_file: Path | None) -> dict[str, Any]:
-    """Count the rows of path delays of the last seconds in the history. It has `ok`, or `error`."""
+    """Return the number of path-delay rows of the last seconds in the history, with `ok` or `error`."""
     since = f"now64(9) - INTERVAL {ROWS_WITHIN_S} SECOND"
     sql = f"SELECT count() FROM fabrictime.delays WHERE window_start > {since}"
     try:
@@ -137,7 +137,7 @@ def ask_history(url: str, user: str, password_file: Path | None) -> dict[str, An
 
 
 def ask_web(url: str) -> dict[str, Any]:
-    """Fetch the page. The result has `ok`, and `error` if that failed."""
+    """Fetch the page. The result has `ok`, and `error` if the request failed."""
     try:
         page = _get(url, {})
     except (OSError, ValueError) as error:

@@ -45,7 +45,7 @@ class Result:
 
 
 class Names:
-    """The names of one kind. An object may have several."""
+    """The names of the objects of one kind. An object may have several names."""
 
     def __init__(self, keys: Sequence[str], aliases: Callable[[str], Iterable[str]]) -> None:
         """Index these objects in this order under the names that `aliases` returns."""
@@ -74,7 +74,7 @@ class Names:
 
 
 def normalised(query: str) -> str:
-    """Return a query in the form of the indexed names: lower case, `>` for each arrow, no space around it."""
+    """Return a query in the form of the indexed names: lower case, `>` for each arrow, no outer spaces."""
     text = query[:MAX_QUERY].lower().strip().replace("\n", " ")
     for mark in _ARROWS:
         text = text.replace(mark, ">")
@@ -82,7 +82,7 @@ def normalised(query: str) -> str:
 
 
 class SearchIndex:
-    """The index of a state."""
+    """Finds the objects of a fabric's state by a part of their names."""
 
     def __init__(self, state: FabricState, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._state = state

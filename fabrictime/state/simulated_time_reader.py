@@ -1,4 +1,4 @@
-"""Reads the simulated time of a log's fleet from the whole inventory. One real NIC makes it real."""
+"""Reads the simulated time of a log's fleet from the whole inventory. With one real NIC, time is real."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FETCH_WAIT_MS: Final = 200
 
 
 class SimulatedTimeReader:
-    """Reads the inventory. It leaves invalid announcements out, as the workers do.
+    """Reads the inventory. It ignores invalid announcements, as the workers do.
 
     Only the newest message of a NIC is decoded: a compacted topic can still hold a day of announcements.
     """
@@ -55,8 +55,8 @@ class SimulatedTimeReader:
 def fabric_now_ns(cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> int:
     """Return fabric time, ns since the Unix epoch, for commands that compare records with the present.
 
-    The system clock gives it, unless the log's fleet is simulated and its time is behind. Raises ValueError
-    if the log cannot be read.
+    It is the system clock's time, unless the log's fleet is simulated and its time is behind. Raises
+    ValueError if the log cannot be read.
     """
     with closing(SimulatedTimeReader(cluster, registry)) as reader:
         simulated = reader.read()

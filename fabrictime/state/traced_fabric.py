@@ -44,7 +44,7 @@ TIERS: Final = ("host", "leaf", "spine", "core")
 
 @dataclass(frozen=True, slots=True)
 class CableLine:
-    """A cable with its rate. `up` and `down` are the numbers of its paths away from and towards hosts."""
+    """A cable and its rate. `up` and `down` are the numbers of paths over it away from and towards hosts."""
 
     cable: str
     lower: str
@@ -56,13 +56,13 @@ class CableLine:
 
     @property
     def seen(self) -> bool:
-        """Whether any path crosses it."""
+        """Whether any path crosses the cable."""
         return bool(self.up or self.down)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A host or a switch. `addresses`: its addresses, which stand for it if it has no name."""
+    """A host or a switch. A node without a name is identified by its `addresses`."""
 
     node: str
     tier: int
@@ -73,7 +73,7 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The fabric as its traced paths show it."""
+    """The fabric's nodes and cables according to its traced paths."""
 
     nodes: list[NodeLine]
     cables: list[CableLine]
@@ -95,7 +95,7 @@ class Picture:
         return [line for line in self.cables if line.listed and not line.seen]
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures of the fabric."""
+        """Return the numbers of nodes by tier, cables, paths and contradictions, by name."""
         return {
             **{plural(kind): sum(TIERS[node.tier] == kind for node in self.nodes) for kind in TIERS},
             "cables": len(self.cables),
@@ -109,7 +109,7 @@ class Picture:
         }
 
     def wrong(self) -> list[str]:
-        """Return a line for each reason why the fabric is not as it should be; empty if it is."""
+        """Return a line for each defect of the fabric or of its traces; empty without defects."""
         if not self.paths:
             return [f"no path in {PATHS.name}, expected at least one"]
         lines = [f"{m.nic}: rail {m.rail} on {m.leaf}: {m.evidence}" for m in self.misfits]
@@ -165,21 +165,21 @@ class _Traces:
 
 @dataclass(frozen=True, slots=True)
 class _Switches:
-    """Finds the switch of a link's end, which may have several names."""
+    """Finds the switch at a link's end. A switch may have several names."""
 
     groups: Groups
     anycast: Collection[str]
     """Addresses that several leaves have."""
 
     def at(self, end: End) -> str:
-        """Return the node of an end. An anycast leaf is identified by its port, which has the NIC's name."""
+        """Return the node at an end. An anycast leaf is identified by its port, which has the NIC's name."""
         return self.groups.find(leaf_name(end.node, end.port) if end.node in self.anycast else end.node)
 
 
 def picture_of(
     book: RouteTable, nics: Mapping[str, Nic], topology: Topology | None = None, unreadable: int = 0
 ) -> Picture:
-    """Return the fabric that the paths show. `nics`: the announcements of the NICs that are alive."""
+    """Return the fabric according to the paths. `nics` are the announcements of the NICs that are alive."""
     topology = topology if topology is not None else Topology()
     traces, traced = _Traces(), []
     for nic, peer in book.pairs():
@@ -252,7 +252,7 @@ def _node_lines(
 
 
 def _tiers(cables: Iterable[str], hosts: set[str], switches: _Switches, topology: Topology) -> dict[str, int]:
-    """Return the tier of each node: that of the topology file, else its distance from the nearest host."""
+    """Return the tier of each node from the topology file, else its distance from the nearest host."""
     near: dict[str, set[str]] = defaultdict(set)
     for cable in cables:
         a, b = (switches.at(split_end(text)) for text in cable.split("<>"))
@@ -308,7 +308,7 @@ def _ends(link: str) -> tuple[End, End]:
 
 
 def file_of(picture: Picture) -> TopologyFile:
-    """Return the traced topology as a topology file. A node without a known name gets its address."""
+    """Return the traced topology as a topology file. A node without a known name is named by its address."""
     kinds: dict[int, Kind] = {0: "host", 1: "leaf", 2: "spine", 3: "core"}
     called = {
         node.node: f"{kinds[node.tier]}-{node.node}" if is_address(node.node) else node.node
