@@ -54,7 +54,7 @@ class SolveSettings(StrictModel):
 
 
 class StreamSettings(StrictModel):
-    """Settings of one stream worker: its cluster, stages and limits."""
+    """Settings of one stream worker."""
 
     kafka: KafkaSettings = KAFKA
     control: ControlSettings = Field(
