@@ -28,19 +28,19 @@ class StateStore(Protocol):
     """Stores the newest state for each name."""
 
     def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
-        """Store the state of a name; None deletes it. Return True if it is stored."""
+        """Store the state under a name; None deletes it. Return True if the change is stored."""
 
 
 class NoJournal:
     """A store that saves nothing."""
 
     def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
-        """Do nothing."""
+        """Do nothing; return True, as if the state had been stored."""
         return True
 
 
 class Journal:
-    """The file at `path`, readable by its owner only. `states` holds its content by name."""
+    """The journal file at `path`, readable by its owner only. `states` holds its content by name."""
 
     def __init__(self, path: Path, max_bytes: int = _MAX_BYTES) -> None:
         """Read the file; unreadable lines are skipped. Raises OSError."""
@@ -63,7 +63,7 @@ class Journal:
         self._rewrite()
 
     def save(self, name: str, state: Mapping[str, Any] | None) -> bool:
-        """Store the state of a name; None deletes it. Return True if the file has it."""
+        """Store the state under a name; None deletes it. Return True if the file contains the change."""
         if state is None:
             if self.states.pop(name, None) is None:
                 return not self.broken

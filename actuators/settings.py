@@ -16,13 +16,13 @@ from schemas.strict_model import StrictModel, quantity
 
 
 def default_directory() -> Path:
-    """Return `$XDG_RUNTIME_DIR/fabrictime`, or `/run/fabrictime`."""
+    """Return the default runtime directory: `$XDG_RUNTIME_DIR/fabrictime`, or else `/run/fabrictime`."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return (Path(runtime) if runtime else Path("/run")) / "fabrictime"
 
 
 class DisciplineSettings(StrictModel):
-    """Which clock of this host to discipline, and the limits."""
+    """The clock of this host to discipline, and the limits of the servo."""
 
     mode: Literal["off", "dry-run", "on"] = Field(
         default="off", description="dry-run: logs what it would do and changes nothing; on needs CAP_SYS_TIME"
@@ -102,14 +102,16 @@ class NodeRuleSettings(StrictModel):
 
 
 class NodeGroupSettings(NodeRuleSettings):
-    """Rules of some nodes; keys that are not set have the values of [actuators.nodes]."""
+    """Rules of a group of nodes; keys that are not set have the values of [actuators.nodes]."""
 
     nodes: list[str] = Field(min_length=1, description="names of the nodes, with * and ? as in a shell")
 
 
 class NodeSettings(NodeRuleSettings):
-    """Settings of drains and resumes of a scheduler's nodes, by the service `drains` and by `fabrictime audit
-    act`. The mode is set by `fabric.config`."""
+    """Settings of drains and resumes of a scheduler's nodes.
+
+    They apply to the service `drains` and to `fabrictime audit act`. `fabric.config` sets the mode.
+    """
 
     scheduler: Literal["none", "slurm", "kubernetes", "slinky"] = Field(
         default="none",
@@ -141,11 +143,11 @@ class NodeSettings(NodeRuleSettings):
 
     @property
     def breaker(self) -> Breaker:
-        """The circuit breaker, without a reset."""
+        """The circuit breaker with the configured limits, not reset yet."""
         return Breaker(self.breaker_drains, round(self.breaker_window_s * 1e9))
 
     def rules_of(self, node: str) -> NodeRules:
-        """Return the rules of a node."""
+        """Return the rules that apply to a node."""
         for name, group in self.groups.items():
             if any(fnmatchcase(node, pattern) for pattern in group.nodes):
                 own = group.model_dump(include=group.model_fields_set - {"nodes"})
@@ -264,7 +266,7 @@ class ActuatorSettings(StrictModel):
 
     @property
     def control_path(self) -> Path:
-        """Path of the control socket."""
+        """Path of the control socket for flow endpoints."""
         return self.control_socket or default_directory() / "control.sock"
 
     @property
@@ -274,17 +276,17 @@ class ActuatorSettings(StrictModel):
 
     @property
     def journal_path(self) -> Path:
-        """Path of the journal."""
+        """Path of the journal of actions in force."""
         return self.journal_file or self.control_path.with_name("journal.jsonl")
 
     @property
     def node_lock_path(self) -> Path:
-        """Path of the lock that lets one process of this machine act on nodes."""
+        """Path of the lock that allows only one process of this machine to act on nodes."""
         return self.journal_path.with_name("nodes.lock")
 
 
 class TestClockSettings(StrictModel):
-    """The test clock of a NIC; see `native.core.TestClock`."""
+    """Settings of the test clock of a NIC; see `native.core.TestClock`."""
 
     __test__ = False
     offset_ns: int = Field(default=0, description="ns ahead of the system clock")
@@ -297,7 +299,7 @@ class TestClockSettings(StrictModel):
 
 
 class HostSettings(StrictModel):
-    """Settings of a host with a clock page: this host, or each of the hosts of a testbed."""
+    """Settings of a host with a clock page: this host, or one of the hosts of a testbed."""
 
     host: str = Field(pattern=r"^[^\s/>]{1,128}$", description="its name in the inventory")
     clock_file: Path = Field(description="its page")

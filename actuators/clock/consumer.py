@@ -1,7 +1,7 @@
 """Reads the inventory and the clock offsets from Kafka for the clock pages.
 
 It reads the whole inventory, and each partition of the offsets topic from its tail. It uses no consumer
-group, because each actuator needs all records. Unusable ones go to `fabric.rejects`. Only `close` blocks.
+group, because each actuator needs all records. Unusable records go to `fabric.rejects`. Only `close` blocks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RareWarnings:
 
 
 class ClockConsumer:
-    """Reads both topics. `on_nic` receives (NIC, record or None), `on_offsets` a validated record."""
+    """Reads both topics. `on_nic` receives (NIC, record or None), `on_offsets` each validated record."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ClockConsumer:
         registry: codec.Registry | None = None,
         serves_shard: Callable[[str], bool] = lambda shard: True,
     ) -> None:
-        """`serves_shard` returns True for the shards whose records are useful. Others are not decoded."""
+        """Connect to the cluster. `serves_shard`: returns True for shards whose records are decoded."""
         self._cluster = cluster
         self._reader = TopicReader(
             cluster,

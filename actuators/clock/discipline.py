@@ -33,7 +33,7 @@ FOREIGN_PPB: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The servo's decision: a change of the original rate in ppb, or the reason for making none."""
+    """The servo's decision: a change of the original rate in ppb, or the reason for no change."""
 
     rate_ppb: float
     refused: str | None = None
@@ -53,7 +53,7 @@ class Servo:
         self.rate_ppb = 0.0
 
     def next(self, error_ns: float, bound_ns: float, state: str, passed_s: float) -> Correction:
-        """Return the rate for the present error; `passed_s` is the time since the last call.
+        """Return the rate correction for the present error; `passed_s` is the time since the last call.
 
         The rate stays if fabric time is not SYNCED, its bound is too wide, or the error is too large to slew.
         """
@@ -79,7 +79,7 @@ class Servo:
 
 
 class Timex(ctypes.Structure):
-    """struct timex of linux/timex.h."""
+    """The kernel's struct timex (linux/timex.h), the argument of `clock_adjtime`."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -111,10 +111,10 @@ class Adjustable(Protocol):
     """A clock with a rate that can be read and set, in ppb from its nominal rate."""
 
     def rate_ppb(self) -> float:
-        """Return the present rate, ppb."""
+        """Return the present rate, ppb from the nominal rate."""
 
     def set_rate_ppb(self, rate_ppb: float) -> None:
-        """Set the rate, ppb. Raises OSError."""
+        """Set the rate, ppb from the nominal rate. Raises OSError."""
 
     def close(self) -> None:
         """Release the clock."""
@@ -139,15 +139,15 @@ class Clockwork:
             self._clock_id = clock_id_of(self._fd)
 
     def rate_ppb(self) -> float:
-        """Return the present rate, ppb. This needs no privilege."""
+        """Return the present rate, ppb from the nominal rate. This needs no privilege."""
         return float(self._adjust(Timex()).freq) / UNITS_PER_PPB
 
     def set_rate_ppb(self, rate_ppb: float) -> None:
-        """Set the rate, ppb, and change nothing else. Raises OSError."""
+        """Set the rate, ppb from the nominal rate, and change nothing else. Raises OSError."""
         self._adjust(Timex(modes=ADJ_FREQUENCY, freq=round(rate_ppb * UNITS_PER_PPB)))
 
     def close(self) -> None:
-        """Close the device."""
+        """Close the file of a PTP device."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -160,7 +160,7 @@ class Clockwork:
 
 
 class _SavedRate(TypedDict):
-    """The original rate of a clock, as a file keeps it while the discipline changes that rate."""
+    """The original rate of a clock, saved in a file while the discipline changes the rate."""
 
     clock: str
     found_ppb: float
@@ -168,7 +168,7 @@ class _SavedRate(TypedDict):
 
 
 class Discipline:
-    """Runs the servo on one clock of a host. It restores the rate at the end, or the next start."""
+    """Runs the servo on one clock of a host. The rate is restored at the end or at the next start."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Discipline:
         rate_file: Path,
         open_clock: Callable[[], Adjustable] | None = None,
     ) -> None:
-        """`rate_file` stores the original rate for as long as the rate is changed. Raises OSError."""
+        """Open the clock. `rate_file`: stores the original rate while the rate is changed. Raises OSError."""
         self.settings = settings
         self.status = ""
         self._rate_file = rate_file
@@ -190,7 +190,7 @@ class Discipline:
         self._found_ppb = self._set_ppb = self._clock.rate_ppb()
 
     def step(self, row: ClockRow | None, clock_ns: int, now_s: float) -> Correction | None:
-        """Run the servo if it is due. Returns None if it is not.
+        """Run the servo and return its correction; return None if the servo is not due.
 
         `row`: the page's row of the clock; `clock_ns`: its reading; `now_s`: monotonic time.
         """

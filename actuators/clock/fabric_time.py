@@ -49,7 +49,7 @@ class FabricTime:
 
     @property
     def known(self) -> bool:
-        """True if a page provides the time; otherwise it is the system clock's."""
+        """True if a page provides the time; False if the system clock does."""
         return self._content is not None
 
     def _refresh(self, now_ns: int) -> Content | None:

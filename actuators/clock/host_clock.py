@@ -41,7 +41,7 @@ SWITCH_RATIO: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PageParameters:
-    """Parameters of the page; see `actuators.settings.ActuatorSettings`."""
+    """Parameters of a clock page; see `actuators.settings.ActuatorSettings`."""
 
     wander_ppb_per_sqrt_s: float = 3.0
     holdover_after_s: float = 10.0
@@ -77,7 +77,7 @@ class _Target:
 
 @dataclass(slots=True)
 class _LocalClock:
-    """One clock of the host, as read locally."""
+    """The local cross-timestamps of one clock of the host."""
 
     cross_timestamps: CrossTimestamps = field(default_factory=CrossTimestamps)
     changed_raw_ns: int | None = None
@@ -86,12 +86,12 @@ class _LocalClock:
 
 
 class HostClock:
-    """One host's clocks. `take_*`, `add_cross_timestamp` take inputs, `content` returns the next page."""
+    """One host's clocks. `take_*` and `add_cross_timestamp` take inputs; `content` returns the next page."""
 
     def __init__(
         self, host: str, parameters: PageParameters | None = None, last: Content | None = None
     ) -> None:
-        """`last`: content of a former page from the same boot, from which fabric time continues."""
+        """Begin without inputs. `last`: earlier page content of this boot; fabric time continues from it."""
         self.host = host
         self.parameters = parameters or PageParameters()
         self.steps = 0 if last is None else last.steps
@@ -129,7 +129,7 @@ class HostClock:
 
     @property
     def clocks(self) -> list[str]:
-        """The host's clocks that were published or timestamp one of its NICs, without the host's name."""
+        """The host's clocks with a published model or a NIC that they timestamp, without the host's name."""
         return sorted({*self._published, *(clock for clock, _ in self._nics.values())})
 
     def take_nic(self, nic: str, record: Nic | None) -> None:
@@ -147,7 +147,7 @@ class HostClock:
     def take_offsets(self, record: ClockOffsets, raw_ns: int) -> int:
         """Process the `ClockOffsets` of a window that arrived at `raw_ns`, validated by `validate_offsets`.
 
-        Returns how many clocks of this host the record newly describes.
+        Return the number of this host's clocks that the record newly describes.
         """
         count = 0
         if self._order.steps_back(record):
@@ -175,13 +175,13 @@ class HostClock:
         return count
 
     def _order_windows_from(self, window: int) -> None:
-        """After a step back of log time, accept windows from this one on, and replace published ones."""
+        """Accept windows from `window` on, in place of later ones, because log time stepped back."""
         for published in self._published.values():
             if published.window > window:
                 published.window = window - 1
 
     def add_cross_timestamp(self, name: str, cross_timestamp: Any) -> None:
-        """Add a cross-timestamp of clock `name` and the raw clock."""
+        """Add a cross-timestamp between clock `name` and the raw clock."""
         local = self._local.setdefault(name, _LocalClock())
         if local.cross_timestamps.add(cross_timestamp):
             local.changed_raw_ns, local.changed_clock_ns = cross_timestamp.raw_ns, cross_timestamp.clock_ns
@@ -189,8 +189,8 @@ class HostClock:
     def take_boot_time(self, reading: CrossTimestamp) -> bool:
         """Compare the raw clock with CLOCK_BOOTTIME; return whether it stood still since the last reading.
 
-        The raw clock stops while the machine is suspended. Each model on it is then wrong by that time, so
-        fabric time is unknown until it is measured again.
+        The raw clock stops while the machine is suspended. Each model based on it is then wrong by that time,
+        so fabric time is unknown until it is measured again.
         """
         before, self._boot = self._boot, reading
         if before is None:
@@ -207,7 +207,7 @@ class HostClock:
         return True
 
     def content(self, raw_ns: int) -> Content:
-        """Return the content of the page from `raw_ns` on."""
+        """Return the content of the page that is valid from `raw_ns` on."""
         self._choose(raw_ns)
         p = self.parameters
         state = self._state(raw_ns)
@@ -249,7 +249,7 @@ class HostClock:
         )
 
     def written(self) -> None:
-        """Record that the last `content` was written; the next model starts from it."""
+        """Record that the last `content` was written, so that the next model starts from this content."""
         self.slewed, self._target_model, self.steps = self._pending
 
     def has_new_model(self, raw_ns: int) -> bool:
@@ -274,7 +274,7 @@ class HostClock:
         )
 
     def _choose(self, raw_ns: int) -> None:
-        """Follow the newest model of the host's best clock."""
+        """Make the page follow the newest model of the host's best clock."""
         targets = {name: self._on_raw(name, published, raw_ns) for name, published in self._published.items()}
         usable = {name: target for name, target in targets.items() if target is not None}
         if not usable:
@@ -292,7 +292,7 @@ class HostClock:
             self._measured_raw_ns = best.model.raw_at_ns
 
     def _best(self, candidates: Mapping[str, _Target], raw_ns: int) -> _Target:
-        """Return the model with the lowest bound; the present clock stays unless one is clearly better."""
+        """Return the model with the lowest bound; keep the present clock unless another is clearly better."""
         best = min(candidates.values(), key=lambda target: target.model.bound_at(raw_ns))
         present = None if self._target is None else candidates.get(self._target.source)
         if present is not None and best.model.bound_at(raw_ns) > SWITCH_RATIO * present.model.bound_at(
@@ -302,7 +302,7 @@ class HostClock:
         return best
 
     def _on_raw(self, name: str, published: _Published, raw_ns: int) -> _Target | None:
-        """Return a clock's published model against the raw clock; None if cross-timestamps are too few."""
+        """Return a clock's published model relative to the raw clock; None if cross-timestamps are few."""
         local, clock = self._local.get(name), published.record
         if self._lost_raw_ns is not None and published.arrived_raw_ns - self._lost_raw_ns < SETTLE_NS:
             return None  # the record may be of the time before the raw clock stood still
@@ -329,14 +329,14 @@ class HostClock:
         return _Target(model, name, published.window, published.domain, clock["state"] != ClockSync.SYNCED)
 
     def _after_change(self, changed_raw_ns: int, published: _Published) -> bool:
-        """Return True if a window lies wholly after a clock step; else its at_ns is ambiguous."""
+        """Return True if a published window lies wholly after a clock step; else its at_ns is ambiguous."""
         if self.slewed is not None:
             changed_fabric_ns = self.slewed.fabric_ns(changed_raw_ns)[0]
             return published.start_ns > changed_fabric_ns
         return published.arrived_raw_ns - changed_raw_ns > SETTLE_NS
 
     def _rows(self, raw_ns: int, state: ClockSync) -> dict[str, ClockRow]:
-        """Return the row of each clock: from its record, or the page's model and local cross-timestamps."""
+        """Return, by clock, its page row: from its record, or from the page's model and cross-timestamps."""
         rows = {}
         for name in sorted({*self.clocks, *self._local}):
             published = self._published.get(name)
@@ -387,7 +387,7 @@ class HostClock:
         )
 
     def _derived(self, local: _LocalClock, state: ClockSync) -> ClockRow | None:
-        """Return a clock's row computed via the raw clock; it is right even just after a step."""
+        """Return a clock's row computed via the raw clock; the row is correct even just after a step."""
         relation = local.cross_timestamps.newest()
         if relation is None or self._target is None or state == ClockSync.UNSYNCED:
             return None
@@ -414,6 +414,6 @@ _NO_ROW: Final = ClockRow(ClockSync.UNSYNCED, 0, 0, 0.0, 0.0, 0.0, 0.0)
 def _no_row(direct: ClockRow | None, changed: bool) -> ClockRow:
     """Return the row of a clock without a usable cross-timestamp.
 
-    It is the row from the clock's record, unless the clock has changed since.
+    The row comes from the clock's record; it is empty if the clock has changed since the record.
     """
     return _NO_ROW if direct is None or changed else direct

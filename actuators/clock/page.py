@@ -1,7 +1,7 @@
 """Encodes the clock page, and writes the file that holds it.
 
 The layout is version 2 of clients/c/fabrictime_clock.h. Programs map the file. A writer continues the page of
-a former writer if it is valid. Otherwise a new file replaces it, and the old page is marked retired.
+a former writer if the page is valid. Otherwise a new file replaces it, and the old page is marked retired.
 """
 
 from __future__ import annotations
@@ -45,13 +45,16 @@ _DIRECTORY_MODES: Final = {"owner": 0o700, "group": 0o750, "all": 0o755}
 
 
 class PageError(OSError):
-    """Raised if the page cannot be kept at its path. The message is one line."""
+    """Raised if the page cannot be created or locked at its path. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockRow:
-    """One clock of the host. When it reads c, fabric time is c + offset_ns + offset_fraction_ns + drift_ppb *
-    1e-9 * (c - at_ns)."""
+    """The relation of one clock of the host to fabric time.
+
+    When the clock reads c, fabric time is c + offset_ns + offset_fraction_ns + drift_ppb * 1e-9 * (c -
+    at_ns).
+    """
 
     state: ClockSync
     at_ns: int
@@ -95,7 +98,7 @@ def _fits(name: str, size: int) -> bool:
 
 
 def pack(content: Content) -> bytes:
-    """Encode one copy of the page. Clocks and NICs beyond the copy's capacity are left out."""
+    """Encode one copy of the page. Clocks and NICs beyond the copy's capacity are omitted."""
     clocks = [(name, row) for name, row in content.clocks.items() if _fits(name, 64)][:CLOCKS]
     index = {name: number for number, (name, _) in enumerate(clocks)}
     nics = [
@@ -210,7 +213,7 @@ def _text(padded: bytes) -> str:
 
 
 def boot_id() -> bytes:
-    """Return the id of this boot; zeros if the system has none."""
+    """Return the id of this boot of the machine; zeros if the system has none."""
     with contextlib.suppress(OSError, ValueError):
         text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         return bytes.fromhex(text.strip().replace("-", ""))
@@ -330,13 +333,13 @@ class PageFile:
         self._writer.write(pack(Content(retired=True)))
 
     def close(self) -> None:
-        """Close the page. The file stays, so readers continue until it expires; a writer can resume."""
+        """Close the page. The file stays: readers use it until it expires, and a new writer can resume."""
         self._writer.close()
         os.close(self._fd)
 
 
 def _retire(fd: int) -> None:
-    """Mark another writer's page as retired, if the file still is a page."""
+    """Mark another writer's page as retired, if the file is still a valid page."""
     if os.fstat(fd).st_size != PAGE_BYTES or os.pread(fd, 8, 0) != MAGIC:
         return
     with contextlib.suppress(OSError, ValueError):

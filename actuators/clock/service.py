@@ -1,6 +1,6 @@
-"""Keeps the clock pages of this host, or of all hosts that live on this machine.
+"""Updates the clock pages of this host, or of all simulated hosts on this machine.
 
-It runs until SIGTERM or SIGINT. The pages stay, and each of them states how long it is valid.
+It runs until SIGTERM or SIGINT. The pages stay, and each page states how long it is valid.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NS_PER_S: Final = 1e9
 
 
 def this_host(settings: ActuatorSettings) -> HostSettings:
-    """Return this machine as a host, with the page at its configured or default path."""
+    """Return the settings of this machine as a host, with the page at its configured or default path."""
     return HostSettings(
         host=settings.host or socket.gethostname(),
         clock_file=settings.clock_file or default_directory() / "clock",
@@ -46,10 +46,10 @@ def this_host(settings: ActuatorSettings) -> HostSettings:
 
 
 class HostPage:
-    """One host: its clocks, page and clock discipline."""
+    """The clocks, the page and the clock discipline of one host."""
 
     def __init__(self, settings: ActuatorSettings, host: HostSettings) -> None:
-        """Open the page. Raises PageError, OSError."""
+        """Open the host's page and clocks. Raises PageError, OSError."""
         self.host = host
         self.file = PageFile(host.clock_file, host.host, settings.readable)
         parameters = PageParameters(
@@ -103,7 +103,7 @@ class HostPage:
                 self.discipline.step(row, cross_timestamps[clock].clock_ns, now_s)
 
     def _recreate(self) -> None:
-        """Replace a page file that others removed or replaced; fabric time continues in the new file."""
+        """Replace a page file that another program removed or replaced; fabric time continues unchanged."""
         try:
             file = PageFile(self.host.clock_file, self.host.host, self._settings.readable)
         except OSError as error:
@@ -118,7 +118,7 @@ class HostPage:
         self.file = file
 
     def _write(self) -> None:
-        """Write the page. A new model is written at its start time, so that no time runs backwards."""
+        """Write the page. A new model is written at its start time, so that time never runs backwards."""
         begin_ns = raw_ns()
         if not self.clock.has_new_model(begin_ns):
             content = self.clock.content(begin_ns)
@@ -148,7 +148,7 @@ class HostPage:
         self.content = content
 
     def close(self) -> None:
-        """Restore a disciplined clock and release everything."""
+        """Restore the rate of a disciplined clock, and close all files."""
         SOURCES.remove(self.samples)
         if self.discipline is not None:
             self.discipline.close()
@@ -159,7 +159,7 @@ class HostPage:
 def main(
     settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None, part: Part | None = None
 ) -> int:
-    """Update the clock pages of `hosts` (None: this host) until stopped. Return 0; 2 if unable to start."""
+    """Update the clock pages of `hosts` (None: this host) until stopped. Return 0; 2 if it cannot start."""
     stopping, notify = part or own_process()
     pages: list[HostPage] = []
     served = [this_host(settings)] if hosts is None else list(hosts)

@@ -1,7 +1,7 @@
 """Reads this machine's clocks against CLOCK_MONOTONIC_RAW: the system clock, PTP hardware and test clocks.
 
-Each reading is a cross-timestamp: the clock is read between two readings of the other, and half of their
-distance (the bracket) is the error.
+Each reading is a cross-timestamp: one clock is read between two readings of another clock. Half of the
+distance between these two (the bracket) is the error.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def _ns(data: bytes, number: int) -> int:
 
 
 def parse_offset_extended(data: bytes) -> OffsetReads:
-    """Return the reads of a struct ptp_sys_offset_extended; each holds system, hardware, system."""
+    """Return the reads in a struct ptp_sys_offset_extended; each is (system, hardware, system) time."""
     reads = min(int.from_bytes(data[:4], "little"), MAX_READS)
     return [(_ns(data, 3 * i), _ns(data, 3 * i + 1), _ns(data, 3 * i + 2)) for i in range(reads)]
 
 
 def parse_offset(data: bytes) -> OffsetReads:
-    """Return the reads of a struct ptp_sys_offset: system and hardware alternate, system is last."""
+    """Return the reads in a struct ptp_sys_offset: system and hardware times alternate; system is last."""
     reads = min(int.from_bytes(data[:4], "little"), MAX_READS)
     return [(_ns(data, 2 * i), _ns(data, 2 * i + 1), _ns(data, 2 * i + 2)) for i in range(reads)]
 
@@ -63,7 +63,7 @@ def parse_offset(data: bytes) -> OffsetReads:
 def shortest(reads: OffsetReads) -> tuple[int, int, float]:
     """Return (system, hardware, half the bracket) in ns for the read with the shortest bracket.
 
-    Raises ValueError if no read has its times in order.
+    Raises ValueError if no read has its times in ascending order.
     """
     ordered_reads = [
         (after - before, before, hardware) for before, hardware, after in reads if after >= before
@@ -123,7 +123,7 @@ class Sources:
         self.unreadable: dict[str, str] = {}
 
     def read(self, clocks: Iterable[str]) -> dict[str, CrossTimestamp]:
-        """Return a cross-timestamp of the system clock, and of each of `clocks` that can be read here."""
+        """Return, by name, cross-timestamps of the system clock and of each readable clock in `clocks`."""
         system = cross_timestamp_system()
         timestamps = {"system": system}
         for name in clocks:
@@ -159,7 +159,7 @@ class Sources:
 
 
 def cross_timestamp_system(clock: int = time.CLOCK_REALTIME) -> CrossTimestamp:
-    """Return a cross-timestamp of a clock of the kernel and the raw clock."""
+    """Return a cross-timestamp between a clock of the kernel and the raw clock."""
     before_ns, clock_ns, after_ns = cross(clock, BRACKET_TRIES)
     return CrossTimestamp((before_ns + after_ns) // 2, clock_ns, (after_ns - before_ns + 1) / 2)
 
@@ -167,9 +167,9 @@ def cross_timestamp_system(clock: int = time.CLOCK_REALTIME) -> CrossTimestamp:
 def through(
     before: CrossTimestamp, after: CrossTimestamp, system_ns: int, clock_ns: int, half_ns: float
 ) -> CrossTimestamp | None:
-    """Return the cross-timestamp of a clock read at `system_ns`, between two of the system clock.
+    """Return the cross-timestamp of a clock read at system time `system_ns`, between `before` and `after`.
 
-    Returns None if the system clock stepped in between.
+    `before` and `after` are cross-timestamps of the system clock. Return None if it stepped between them.
     """
     system_took_ns, raw_took_ns = after.clock_ns - before.clock_ns, after.raw_ns - before.raw_ns
     if (

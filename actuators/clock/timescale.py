@@ -1,10 +1,11 @@
-"""Clock models: maps a published model to the raw clock, and slews from one model to the next.
+"""Clock models: converts a published model to the raw clock, and slews from one model to the next.
 
-`RawClockModel` gives fabric time on CLOCK_MONOTONIC_RAW; `SlewedModel` is for readers. It reads no clock.
+`RawClockModel` gives fabric time on CLOCK_MONOTONIC_RAW; `SlewedModel` is for readers. This module reads no
+clock.
 
 Reason for the raw clock: CLOCK_REALTIME steps, and NTP changes its rate at any moment, by up to 500 ppm. A
-model on it is wrong until the writer notices. CLOCK_MONOTONIC has the same rate. CLOCK_MONOTONIC_RAW is the
-oscillator, and no software adjusts it, so a model on it stays valid between two windows.
+model based on it is wrong until the writer notices. CLOCK_MONOTONIC has the same rate. CLOCK_MONOTONIC_RAW is
+the oscillator, and no software adjusts it, so a model based on it stays valid between two windows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WANDER_AT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class CrossTimestamp:
-    """A clock read `clock_ns` while the raw clock read `raw_ns`, with an error of at most half_ns."""
+    """A clock read `clock_ns` while the raw clock read `raw_ns`, with an error of at most `half_ns`."""
 
     raw_ns: int
     clock_ns: int
@@ -42,7 +43,7 @@ class CrossTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A clock against the raw clock near a moment: clock = clock_ns + (1 + rate_ppb * 1e-9)(raw - raw_ns)."""
+    """A clock relative to the raw clock at a time: clock = clock_ns + (1 + rate_ppb * 1e-9)(raw - raw_ns)."""
 
     raw_ns: int
     clock_ns: int
@@ -52,7 +53,7 @@ class Relation:
 
 
 class CrossTimestamps:
-    """The last seconds of a clock's cross-timestamps. A step or a rate change begins a new segment."""
+    """A clock's cross-timestamps of the last seconds. A step or a rate change begins a new segment."""
 
     def __init__(self) -> None:
         self._segment: deque[CrossTimestamp] = deque()
@@ -93,7 +94,7 @@ class CrossTimestamps:
         return (recent[-1].clock_ns - recent[0].clock_ns - raw_ns) / raw_ns * 1e9
 
     def at_clock(self, clock_ns: int) -> Relation | None:
-        """Return the relation when the clock reads `clock_ns`; None if this segment does not cover it."""
+        """Return the relation to the raw clock when the clock reads `clock_ns`; None outside this segment."""
         fit = self._fit([c.clock_ns - clock_ns for c in self._segment])
         if fit is None:
             return None
@@ -102,14 +103,14 @@ class CrossTimestamps:
         return replace(fit, raw_ns=fit.raw_ns + ahead_ns, clock_ns=clock_ns)
 
     def newest(self) -> Relation | None:
-        """Return the relation at the newest cross-timestamp; None if there are too few."""
+        """Return the relation at the newest cross-timestamp; None if there are too few cross-timestamps."""
         last = self.last
         return None if last is None else self.at_clock(last.clock_ns)
 
     def _fit(self, distance_ns: Sequence[int]) -> Relation | None:
-        """Fit a line through the cross-timestamps within NEAR_NS; None if these are too few.
+        """Fit a line through the cross-timestamps within NEAR_NS; None if there are too few.
 
-        `distance_ns`: distance of each from the moment.
+        `distance_ns`: distance of each cross-timestamp from the moment of the fit.
         """
         if len(distance_ns) < 3 or distance_ns[0] > 0 or distance_ns[-1] < -MAX_EXTRAPOLATION_NS:
             return None
@@ -138,7 +139,7 @@ class CrossTimestamps:
 
 
 def wander_growth(wander_ppb_per_sqrt_s: float) -> tuple[float, float]:
-    """Return (growth_ppb, wander_ppb_per_s) such that a t + b t^2 bounds a random walk of the rate.
+    """Return a = growth_ppb and b = wander_ppb_per_s such that a t + b t^2 bounds a random walk of the rate.
 
     A rate that walks w per square root of a second moves the time by a normal deviate of w t^1.5 / sqrt(3).
     By the inequality of means, t^1.5 <= t (T + t) / (2 sqrt(T)) for any T, with equality at t = T.
@@ -162,17 +163,17 @@ class RawClockModel:
     wander_ppb_per_s: float
 
     def fabric_ns(self, raw_ns: int) -> tuple[int, float]:
-        """Return fabric time at a raw reading: whole ns, and a remainder to be added, ns."""
+        """Return fabric time at a raw clock reading as whole ns, and a remainder to add, ns."""
         ahead_ns = raw_ns - self.raw_at_ns
         return self.fabric_at_ns + ahead_ns, self.rate_ppb * 1e-9 * ahead_ns
 
     def bound_at(self, raw_ns: int) -> float:
-        """Return the error bound at a raw reading, ns."""
+        """Return the error bound at a raw clock reading, ns."""
         t = abs(raw_ns - self.raw_at_ns) * 1e-9
         return self.bound_ns + self.growth_ppb * t + self.wander_ppb_per_s * t * t
 
     def rebased_to(self, raw_ns: int) -> RawClockModel:
-        """Return the same model and bound, relative to a later raw reading."""
+        """Return the same model and bound, expressed relative to a later raw clock reading."""
         t = (raw_ns - self.raw_at_ns) * 1e-9
         time_ns, rest = self.fabric_ns(raw_ns)
         return replace(
@@ -193,7 +194,7 @@ def on_raw_clock(
     drift_sigma_ppb: float,
     wander_ppb_per_sqrt_s: float,
 ) -> RawClockModel:
-    """Return a clock's published model, converted to the raw clock. `relation`: that of the clock at `at_ns`.
+    """Return a clock's published model, converted to the raw clock. `relation`: of the clock at `at_ns`.
 
     The bound covers the fraction of `offset_ns` below 1 ns.
 
@@ -215,7 +216,7 @@ def on_raw_clock(
 
 @dataclass(frozen=True, slots=True)
 class SlewedModel:
-    """The model for readers: it begins at the previous model's value, and is slewed to its own.
+    """The model for readers: it begins at the previous model's time, and is slewed to `model`.
 
     Until slew_end_raw_ns its rate is rate_ppb + slew_ppb. `model`'s bound excludes the remaining slew.
     """
@@ -225,17 +226,17 @@ class SlewedModel:
     slew_end_raw_ns: int = 0
 
     def remaining_ns(self, raw_ns: int) -> float:
-        """Return the remaining slew at a raw reading, ns."""
+        """Return the remaining slew at a raw clock reading, ns."""
         return -self.slew_ppb * 1e-9 * max(0, self.slew_end_raw_ns - max(raw_ns, self.model.raw_at_ns))
 
     def fabric_ns(self, raw_ns: int) -> tuple[int, float]:
-        """Return fabric time at a raw reading: whole ns, and a remainder to be added, ns."""
+        """Return fabric time at a raw clock reading as whole ns, and a remainder to add, ns."""
         time_ns, rest = self.model.fabric_ns(raw_ns)
         until = min(raw_ns, max(self.slew_end_raw_ns, self.model.raw_at_ns))
         return time_ns, rest + self.slew_ppb * 1e-9 * (until - self.model.raw_at_ns)
 
     def bound_at(self, raw_ns: int) -> float:
-        """Return the error bound at a raw reading, including the remaining slew, ns."""
+        """Return the error bound at a raw clock reading, including the remaining slew, ns."""
         return self.model.bound_at(raw_ns) + abs(self.remaining_ns(raw_ns))
 
 
@@ -249,8 +250,9 @@ def slew(
 ) -> tuple[SlewedModel, float]:
     """Return the model that follows `last` from `raw_ns` on towards `model`, and the step, ns.
 
-    It begins at the value of `last` at `raw_ns`, so time never runs backwards for a reader. The difference is
-    slewed away in `slew_s`, or more slowly if that would exceed `slew_max_ppm`. Above `step_ns` it is a step.
+    The new model begins at the time of `last` at `raw_ns`, so time never runs backwards for a reader. The
+    difference is slewed in `slew_s`, or more slowly if that would exceed `slew_max_ppm`. A difference above
+    `step_ns` is a step instead.
     """
     here = model.rebased_to(raw_ns)
     if last is None:

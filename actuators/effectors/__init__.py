@@ -1,1 +1,1 @@
-"""Effectors: the modules that carry out decisions, one for each kind of flow. `base.py` has the interface."""
+"""Effectors: the modules that carry out decisions, one for each kind of flow. The interface is `base.py`."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a command."""
+    """The result of a command: the value in force and the method used, or the error."""
 
     value: int = 0
     """The source port, or the rate in bit/s, that is in force now."""

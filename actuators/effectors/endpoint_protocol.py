@@ -50,7 +50,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A command that was carried out."""
+    """Answer to a command that an endpoint carried out."""
 
     number: int
     value: int
@@ -59,7 +59,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A command that failed."""
+    """Answer to a command that failed at an endpoint."""
 
     number: int
     text: str

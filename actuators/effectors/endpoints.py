@@ -1,7 +1,7 @@
 """Moves and paces flows through the programs that own them, over the control socket.
 
-A flow endpoint connects and announces its flows; commands go to it. Each command gets one answer within a
-bounded time, even if an endpoint is slow, floods the socket or hangs up. A flow belongs to the first
+A flow endpoint connects, announces its flows, and receives commands for them. Each command gets one answer
+within a bounded time, even if an endpoint is slow, floods the socket or hangs up. A flow belongs to the first
 connection that announced it. Another program can take it over once that connection is closed. All work
 happens in the caller's thread.
 """
@@ -41,10 +41,10 @@ class FlowListener(Protocol):
     """Receives notice of appearing, changed and ended flows of a host."""
 
     def seen(self, key: str) -> None:
-        """A flow appeared or changed."""
+        """Handle a flow that appeared or changed."""
 
     def gone(self, key: str) -> None:
-        """A flow ended."""
+        """Handle a flow that ended."""
 
 
 class _Refused(Exception):
@@ -70,7 +70,7 @@ class _EndpointFlow:
 
 @dataclass(slots=True)
 class _PendingCommand:
-    """A command that has not been answered yet."""
+    """A command that its endpoint has not answered yet, with the time limit for the answer."""
 
     endpoint: _Endpoint
     flow: tuple[str, str]
@@ -80,7 +80,7 @@ class _PendingCommand:
 
 
 class FlowEndpoints:
-    """All flow endpoints of this machine. It registers sockets with `selector`, with a callback as data."""
+    """All flow endpoints of this machine. Registers their sockets with `selector`; the data is a callback."""
 
     def __init__(
         self,
@@ -117,12 +117,12 @@ class FlowEndpoints:
         return HostEndpoints(self, host)
 
     def set_listener(self, host: str, listener: FlowListener) -> None:
-        """Send news about the flows of a host to `listener`."""
+        """Notify `listener` of appearing, changed and ended flows of a host."""
         self._listeners[host] = listener
 
     @property
     def fault(self) -> str | None:
-        """One line if endpoints cannot reach the socket."""
+        """The reason why endpoints cannot reach the socket, in one line; None if they can."""
         return self._file.fault
 
     @property
@@ -136,15 +136,15 @@ class FlowEndpoints:
         return len(self._endpoints)
 
     def flows(self, host: str | None = None) -> int:
-        """Return the number of flows, of all hosts or of one."""
+        """Return the number of flows of `host`, or of all hosts."""
         return len(self._flows) if host is None else self._counts[host]
 
     def due_ns(self) -> int | None:
-        """Return the earliest time limit of a pending command; None if no command is pending."""
+        """Return the earliest time limit of a pending command, ns; None if no command is pending."""
         return next((command.due_ns for command in self._pending.values()), None)
 
     def tick(self) -> None:
-        """Give up the commands that exceeded their time limit, and make a removed socket file again."""
+        """Give up the commands that exceeded their time limit, and recreate a removed socket file."""
         self._file.check(time.monotonic(), self._selector)
         now_ns = self._clock_ns()
         if self._full_until_ns is not None and now_ns >= self._full_until_ns:
@@ -179,7 +179,7 @@ class FlowEndpoints:
         return frozenset() if flow_entry is None else flow_entry.verbs
 
     def execute(self, host: str, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
-        """Send a command. `answer` is called once."""
+        """Send a command to a flow's endpoint. `answer` is called exactly once, with the result."""
         flow_entry = self._flows.get((host, key))
         if flow_entry is None:
             answer(Answer(error="its endpoint is gone"))
@@ -317,7 +317,7 @@ class FlowEndpoints:
             self._counts[flow[0]] -= 1
 
     def _drop(self, endpoint: _Endpoint) -> None:
-        """Remove an endpoint that hung up. Its flows may continue, and be announced again when it returns."""
+        """Remove an endpoint that hung up. Its flows may continue; a new connection announces them again."""
         if endpoint.connection.fileno() < 0:
             return
         self._endpoints.pop(endpoint.connection.fileno(), None)
@@ -367,7 +367,7 @@ class FlowEndpoints:
 
 @dataclass(frozen=True, slots=True)
 class HostEndpoints:
-    """The effector of one host."""
+    """The effector of one host: passes commands to the host's flow endpoints."""
 
     endpoints: FlowEndpoints
     host: str
@@ -393,7 +393,7 @@ def _answer(command: _PendingCommand, answer: Answer) -> None:
 
 
 def _invalid_answer(verb: str, message: endpoint_protocol.Done | endpoint_protocol.Failed) -> str:
-    """Return why an answer does not fit its command; empty if it does."""
+    """Return why an answer does not fit its command; empty if it fits."""
     if verb == "MOVE" and isinstance(message, endpoint_protocol.Done) and not 0 < message.value < 65_536:
         return f"DONE: source port {message.value}, expected 1 to 65535"
     return ""

@@ -1,8 +1,8 @@
 """Divides a host's NIC among tenants by the kernel's HTB: a class per tenant, a u32 filter per flow.
 
-HTB needs no help from flow endpoints, so it also limits flows that no endpoint paces. Only differences to the
-kernel's state are applied. All classes and filters are under one root with our own handle, so deleting that
-root leaves no trace. Only IPv4 is supported. A NIC with a foreign root qdisc stays untouched.
+HTB needs no help from flow endpoints, so it also limits flows that no endpoint paces. Only differences from
+the kernel's state are applied. All classes and filters are under one root qdisc with a handle of our own, so
+deleting it removes them all. Only IPv4 is supported. A NIC with a foreign root qdisc stays untouched.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Match(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """The classes and filters that the kernel has. Rates are in bit/s, rounded to whole bytes per second."""
+    """The classes and filters in the kernel. Rates are in bit/s, rounded to whole bytes per second."""
 
     classes: dict[int, tuple[int, int]]
     """Maps minor number of a class to its rate and ceiling."""
@@ -63,7 +63,7 @@ class Applied(NamedTuple):
 
 
 class HtbQdisc:
-    """HTB on one NIC. `ip`: of the NIC's namespace and the calling thread; `rate_bps`: the link's rate."""
+    """HTB on one NIC. `ip`: netlink socket of the NIC's namespace and this thread; `rate_bps`: link rate."""
 
     def __init__(self, ip: IPRoute, device: str, rate_bps: int) -> None:
         indices = list(ip.link_lookup(ifname=device))
@@ -74,9 +74,9 @@ class HtbQdisc:
         self._ip, self.device, self.rate_bps, self._index = ip, device, rate_bps, indices[0]
 
     def apply(self, shares: Mapping[str, Share], flows: Mapping[Match, str]) -> int:
-        """Apply the shares of tenants, and assign flows to them. Return the number of changes.
+        """Apply the shares of tenants, and assign flows to tenants. Return the number of changes.
 
-        A flow of any other tenant uses the default class. Raises ValueError before a change, or OSError.
+        A flow of any other tenant uses the default class. Raises OSError, or ValueError before any change.
         """
         if not shares:
             return int(self.remove())
@@ -105,7 +105,7 @@ class HtbQdisc:
         return changes
 
     def read(self) -> Applied:
-        """Return the classes and filters of ours at this NIC."""
+        """Return the classes and filters under our root qdisc at this NIC."""
         if self._root_kind()[1] != HANDLE:
             return Applied({}, {})
         classes = {}
@@ -128,7 +128,7 @@ class HtbQdisc:
         return Applied(classes, flows)
 
     def remove(self) -> bool:
-        """Delete our root qdisc. Return True if there was one."""
+        """Delete our root qdisc. Return True if it existed."""
         if self._root_kind()[1] != HANDLE:
             return False
         self._ip.tc("del", "htb", self._index, HANDLE, parent=TC_H_ROOT)
@@ -191,7 +191,7 @@ class HtbQdisc:
         )
 
     def _classes(self, shares: Mapping[str, Share], minors: Mapping[str, int]) -> dict[int, tuple[int, int]]:
-        """Return rate and ceiling of every class, in bit/s that are whole bytes per second."""
+        """Return, by class number, rate and ceiling in bit/s that are whole bytes per second."""
         line_bps = _whole_bytes(self.rate_bps)
         guaranteed_bps = sum(share.guarantee_bps for share in shares.values())
         if guaranteed_bps > self.rate_bps:

@@ -1,8 +1,8 @@
 """Paces flows by the kernel's HTB at their host's NIC, if no endpoint can pace them.
 
-Each paced flow gets one class and one filter (htb.py), under a root that exists only while a flow is paced.
-After a restart the state of a former process is adopted or removed once endpoints have had time to return. A
-NIC with a foreign root qdisc stays untouched, and the answer is an error.
+Each paced flow gets one class and one filter (htb.py), under a root qdisc that exists only while a flow is
+paced. After a restart the state of a former process is adopted or removed once endpoints have had time to
+return. A NIC with a foreign root qdisc stays untouched, and the answer is an error.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _MAX_FLOWS: Final = 100_000
 
 
 class KernelPacing:
-    """The effector of one host: uses its endpoints, and the kernel for flows that no endpoint can pace.
+    """The effector of one host: uses its endpoints, or the kernel for flows that no endpoint can pace.
 
-    `nics`: device to the bit/s of its link; `netns`: their network namespace, None for the present one.
+    `nics`: link rate, bit/s, by device; `netns`: the devices' network namespace, None for the present one.
     """
 
     def __init__(self, host: str, endpoints: Effector, nics: Mapping[str, int], netns: Path | None) -> None:
@@ -85,7 +85,7 @@ class KernelPacing:
         return fresh
 
     def restore(self, rates: Mapping[str, int]) -> None:
-        """Pace exactly these flows, except those that an endpoint paces; remove other former ones.
+        """Pace exactly the flows in `rates`, bit/s, that no endpoint paces; end all other pacing.
 
         Errors of the kernel are logged.
         """
@@ -148,7 +148,7 @@ class KernelPacing:
             self._apply_all("a flow ended")
 
     def _apply_all(self, when: str) -> None:
-        """Update the pacing at every NIC, and log errors. `when`: describes the occasion in the log."""
+        """Update the pacing at every NIC, and log errors. `when`: text on the occasion, for the log."""
         for device in self._link_bps:
             error = self._apply(device)
             if error:
@@ -188,7 +188,7 @@ class KernelPacing:
 
 
 def _shares(rates: Iterable[tuple[str, int]], line_bps: int) -> dict[str, Share]:
-    """Return a class for each flow: its rate as ceiling, and as guarantee if the link has room for all."""
+    """Return a class for each flow: its rate as ceiling, and as guarantee if the link can carry all rates."""
     capped = {key: min(rate, line_bps) for key, rate in rates}
     scale = min(1.0, line_bps / max(1, sum(capped.values())))
     return {key: Share(int(scale * rate), rate) for key, rate in capped.items()}

@@ -3,7 +3,7 @@
 This needs the package `kubernetes` (the extra `kubernetes`) and the rights to get, list and patch `nodes` and
 `nodes/status`, to list `pods` and to create `events`. The taint marks a drain by this system; an annotation
 in the same patch holds its reason. A patch carries the node's resource version, so that it is refused if
-someone else changed the node in between.
+another client changed the node in between.
 
 Slurm on Kubernetes (Slinky) is drained through Slurm: its operator drains the Slurm node of a Kubernetes node
 that is cordoned, with the reason of an annotation, and undrains it with the cordon. Source: slurm-operator,
@@ -36,7 +36,7 @@ PATCH: Final = "application/strategic-merge-patch+json"
 
 
 class Kubernetes:
-    """Nodes of a Kubernetes cluster."""
+    """The node effector for a Kubernetes cluster."""
 
     how = "KUBERNETES"
 
@@ -48,7 +48,7 @@ class Kubernetes:
         *,
         is_slinky: bool = False,
     ) -> None:
-        """`kubeconfig`: None for the usual file, or for the pod's own account. Raises NodeError.
+        """Connect. `kubeconfig`: None for the usual file or the pod's own account. Raises NodeError.
 
         `is_slinky`: Slinky's operator runs Slurm on the nodes.
         """
@@ -77,7 +77,7 @@ class Kubernetes:
         self._limit_s = limit_s
 
     def nodes(self, names: Collection[str] = ()) -> list[NodeState]:
-        """Return the named nodes, or all. Raises NodeError."""
+        """Return the states of the named nodes, or of all nodes. Raises NodeError."""
         if names:
             return [node_state(self._call(self._api.read_node, name)) for name in names]
         nodes: list[NodeState] = []
@@ -93,9 +93,9 @@ class Kubernetes:
                 return nodes
 
     def jobs(self, node: str) -> list[Job]:
-        """Return the pods that run on a node, without those of DaemonSets. Raises NodeError.
+        """Return the pods that run on a node, without the pods of DaemonSets. Raises NodeError.
 
-        With Slinky, these are the pods whose Slurm node is busy.
+        With Slinky, only the pods whose Slurm node is busy are returned.
         """
         selector = f"spec.nodeName={node},status.phase=Running"
         pods = self._call(self._api.list_pod_for_all_namespaces, field_selector=selector)
@@ -105,7 +105,7 @@ class Kubernetes:
             raise NodeError("Kubernetes: a pod without metadata or status as expected") from None
 
     def notify(self, job: Job, text: str) -> None:
-        """Create an event of a pod. Raises NodeError."""
+        """Create a Kubernetes event with `text` for a pod. Raises NodeError."""
         namespace, _, name = job.name.partition("/")
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         event = {
@@ -122,7 +122,7 @@ class Kubernetes:
         self._call(self._api.create_namespaced_event, namespace, event)
 
     def drain(self, node: str, reason: str) -> None:
-        """Set the condition, then taint and cordon the node in one patch. Running pods stay."""
+        """Set the node condition, then taint and cordon the node in one patch. Running pods stay."""
         item = self._call(self._api.read_node, node)
         if not check_drain(node_state(item), reason):
             return
@@ -137,7 +137,7 @@ class Kubernetes:
             raise
 
     def resume(self, node: str) -> None:
-        """Clear the condition, then taint and cordon in one patch."""
+        """Clear the node condition, then remove taint and cordon in one patch."""
         item = self._call(self._api.read_node, node)
         if not check_resume(node_state(item)):
             return
@@ -174,7 +174,7 @@ class Kubernetes:
 
 
 def _is_job(pod: Any, *, is_slinky: bool) -> bool:
-    """Return whether a pod is work that a drain concerns."""
+    """Return whether a pod counts as a job that a drain must respect."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     if is_slinky:
         return any(one["type"] in SLINKY_BUSY and one["status"] == "True" for one in conditions)
@@ -187,7 +187,7 @@ def _job(pod: Any) -> Job:
 
 
 def node_state(item: Any) -> NodeState:
-    """Return the state of a node as the API describes it. Raises NodeError for another description."""
+    """Return the state of a node from the API's description. Raises NodeError for an unexpected one."""
     try:
         name, spec = item["metadata"]["name"], item.get("spec") or {}
         conditions = (item.get("status") or {}).get("conditions") or []
@@ -212,7 +212,7 @@ def _taints(item: Any) -> list[dict[str, Any]]:
 
 
 def _message(error: Any) -> str:
-    """Return the text of the API's refusal in one line."""
+    """Return the text of an API error in one line."""
     try:
         text = str(json.loads(error.body)["message"])
     except (ValueError, KeyError, TypeError):

@@ -20,13 +20,13 @@ class Job(NamedTuple):
 
 
 class NodeEffector(Protocol):
-    """Drains and resumes nodes. Both actions first read the node's state, and repeating one has no effect."""
+    """Drains and resumes nodes. Both actions first read the node's state, so repeating one has no effect."""
 
     how: str
     """Name of the means in reports."""
 
     def nodes(self, names: Collection[str] = ()) -> list[NodeState]:
-        """Return the named nodes, or all. Raises NodeError."""
+        """Return the states of the named nodes, or of all nodes. Raises NodeError."""
 
     def jobs(self, node: str) -> list[Job]:
         """Return the jobs that run on a node. Raises NodeError."""
@@ -35,21 +35,24 @@ class NodeEffector(Protocol):
         """Send a message to the owner of a job. Raises NodeError."""
 
     def drain(self, node: str, reason: str) -> None:
-        """Stop new jobs on a node. Raises NodeError, also if someone else drained the node."""
+        """Stop new jobs on a node. Raises NodeError, also if the node is drained for another reason."""
 
     def resume(self, node: str) -> None:
-        """Allow jobs on a node again. Raises NodeError, also if the drain is not this system's."""
+        """Allow jobs on a node again. Raises NodeError, also if the drain was not set by this system."""
 
 
 def check_drain(node: NodeState, reason: str) -> bool:
-    """Return True if a node is to be drained, False if this drain is already in force. Raises NodeError."""
+    """Return True to drain a node, False if the same drain is already in force. Raises NodeError."""
     if node.is_out and not is_same_drain(node.reason, reason):
         raise NodeError(f"node {node.name}: already out, {node.reason or node.state}")
     return not node.is_out
 
 
 def check_resume(node: NodeState) -> bool:
-    """Return True if this system drained the node, False in service. Raises NodeError for another's drain."""
+    """Return True if this system drained the node, False if the node is in service.
+
+    Raises NodeError if it was drained by someone else.
+    """
     if node.is_out and not is_ours(node.reason):
         raise NodeError(f"node {node.name}: drained by another, {node.reason or node.state}")
     return node.is_out

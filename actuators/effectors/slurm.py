@@ -1,4 +1,4 @@
-"""Drains and resumes Slurm nodes by `scontrol`, which reads the file at `SLURM_CONF` or the usual one."""
+"""Drains and resumes Slurm nodes by `scontrol`, with the settings file at `SLURM_CONF` or the usual one."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _REASON: Final = re.compile(r" Reason=(.*?) \[[^\s\[\]]+@[-\dT:]+\](?: |$)")
 
 
 class Slurm:
-    """Drains and resumes nodes of a Slurm cluster. The user needs the rights of an operator."""
+    """Drains and resumes nodes of a Slurm cluster. The calling user must be a Slurm operator."""
 
     how = "SLURM"
 
     def __init__(self, limit_s: float = 10.0) -> None:
-        """`limit_s`: seconds that one command may take."""
+        """Set the time limit: `limit_s` is the number of seconds that one `scontrol` command may take."""
         self._limit_s = limit_s
         self._recent: dict[str, NodeState] = {}
         self._recent_s = 0.0
 
     def nodes(self, names: Collection[str] = ()) -> list[NodeState]:
-        """Return the named nodes, or all. Raises NodeError."""
+        """Return the states of the named nodes, or of all nodes. Raises NodeError."""
         which = ("node", ",".join(names)) if names else ("nodes",)
         self._recent_s = time.monotonic()
         nodes = parse_nodes(self._scontrol("--oneliner", "show", *which))
@@ -56,14 +56,14 @@ class Slurm:
         return nodes
 
     def jobs(self, node: str) -> list[Job]:
-        """Return the jobs that hold a node. Raises NodeError."""
+        """Return the jobs to which Slurm has allocated a node. Raises NodeError."""
         states = "--states=RUNNING,SUSPENDED,COMPLETING"
         text = self._run("squeue", "--noheader", states, "--format=%A %u", f"--nodelist={node}")
         rows = (line.split() for line in text.splitlines())
         return [Job(row[0], row[1]) for row in rows if len(row) == 2]
 
     def notify(self, job: Job, text: str) -> None:
-        """Write to the standard error of a batch job, or of its salloc or srun. Raises NodeError."""
+        """Write `text` to the standard error of a batch job, or of its salloc or srun. Raises NodeError."""
         self._scontrol("notify", job.name, text)
 
     def drain(self, node: str, reason: str) -> None:
@@ -72,7 +72,7 @@ class Slurm:
             self._update(node, "State=DRAIN", f"Reason={reason}")
 
     def resume(self, node: str) -> None:
-        """End the drain. Unlike RESUME, UNDRAIN leaves a node DOWN if it is down. Raises NodeError."""
+        """End the drain by UNDRAIN, which unlike RESUME does not bring a DOWN node up. Raises NodeError."""
         if check_resume(self._node(node)):
             self._update(node, "State=UNDRAIN")
 
@@ -81,7 +81,7 @@ class Slurm:
         self._scontrol("update", f"NodeName={node}", *fields)
 
     def _node(self, node: str) -> NodeState:
-        """Return a node, as Slurm described it just now."""
+        """Return the state of one node, read from Slurm now."""
         if node in self._recent and time.monotonic() < self._recent_s + RECENT_S:
             return self._recent[node]
         nodes = parse_nodes(self._scontrol("--oneliner", "show", "node", node))

@@ -11,7 +11,7 @@ MINUTE_NS: Final = 60 * SECOND_NS
 
 
 class ActionLimits:
-    """Counts the actions of one host, by a monotonic clock."""
+    """Counts the recent actions and moves of one host, on a monotonic clock."""
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
@@ -21,7 +21,7 @@ class ActionLimits:
         """Maps flow moved within the last minute to the time of the move, oldest first."""
 
     def admit(self, max_actions_per_s: int) -> bool:
-        """Count one action and return True if the host may take one more now; else return False."""
+        """Count an action and return True if the host is below its limit; else return False."""
         now_ns = self._clock_ns()
         while self._actions and now_ns - self._actions[0] >= SECOND_NS:
             self._actions.popleft()
@@ -37,7 +37,7 @@ class ActionLimits:
         self._drop_old_moves()
 
     def may_move(self, key: str, max_flows: int) -> bool:
-        """Return True if the flow may move: it moved within the minute, or fewer than `max_flows` did."""
+        """Return True if the flow moved within the last minute, or if fewer than `max_flows` flows did."""
         self._drop_old_moves()
         return key in self._moved or len(self._moved) < max_flows
 

@@ -3,7 +3,7 @@
 It takes decisions, fallbacks and config from Kafka, and path status reports from the hosts' probers. It sends
 commands to flow endpoints and publishes reports on `fabric.actions`. On SIGTERM or SIGINT it ends all leases;
 moves stay in force. One thread acts and never waits for Kafka; another does the Kafka I/O. The clock pages
-have their own process, so that neither service waits for the other's interpreter lock.
+are written by a process of their own, so that neither service waits for the other's interpreter lock.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _MAX_MESSAGES_AT_ONCE: Final = 256
 
 
 class FlowActuator:
-    """The acting part, without Kafka: `command_io` exchanges messages with the log."""
+    """The acting thread's part, without Kafka: `command_io` exchanges messages with the log."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class FlowActuator:
         self._metrics = FlowMetrics(self.endpoints, self.appliers.values(), self.reports)
 
     def step(self, max_wait_s: float = _IDLE_S) -> None:
-        """Serve everything that is due, waiting up to `max_wait_s` for more."""
+        """Process messages, answers and timers that are due; wait for them up to `max_wait_s`."""
         for key, events in self.selector.select(self._wait_s(max_wait_s)):
             key.data(events)
         self._take_some()
@@ -174,7 +174,7 @@ class FlowActuator:
             self._announce_when_idle(now_s)
 
     def announce_state(self, *, soon: bool = False) -> None:
-        """Publish the actuator's state; with `soon`, after pending commands are answered."""
+        """Publish the actuator's state; with `soon`, once the pending commands are answered."""
         if soon:
             self._announce_s = time.monotonic()
             self._announce_by_s = self._announce_s + 1.0
@@ -211,7 +211,7 @@ class FlowActuator:
 
     @property
     def fault(self) -> str:
-        """One line if a socket's file was removed and cannot be made again; empty otherwise."""
+        """One line if a socket's file was removed and cannot be recreated; empty otherwise."""
         status_fault = self._status_file.fault if self._status_file is not None else None
         return "; ".join(filter(None, (self.endpoints.fault, status_fault)))
 
@@ -277,7 +277,7 @@ class FlowActuator:
                     _log.warning("path status report: %s", error)
 
     def _repair(self) -> None:
-        """Make local repairs for flows for which no decision has come in time."""
+        """Make local repairs of flows for which no decision has arrived in time."""
         if not self.ready:
             return
         now_ns = time.monotonic_ns()
@@ -309,7 +309,7 @@ class FlowActuator:
         self._repairs[host].take_fallbacks(record)
 
     def _take_flows(self, message: Message) -> None:
-        """Process a host's flow report: the kernel may pace these flows."""
+        """Process a host's flow report, so that the kernel can pace these flows."""
         kernel = self._kernels.get(message.key)
         if kernel is None or message.value is None:
             return
@@ -321,7 +321,7 @@ class FlowActuator:
             self.appliers[kernel.host].seen(key)
 
     def _take_some(self) -> None:
-        """Process a bounded number of queued messages: nothing else until all config is complete."""
+        """Process a bounded number of queued messages; until the config is complete, only config."""
         for _ in range(_MAX_MESSAGES_AT_ONCE):
             while self.command_io.urgent:
                 self._take(self.command_io.urgent.popleft())
@@ -385,7 +385,7 @@ class FlowActuator:
         self.command_io.report(record, done or _nothing)
 
     def _announce_when_idle(self, now_s: float) -> None:
-        """Publish the state once no command is pending, and again once an order to revert is carried out."""
+        """Publish the state once no command is pending and nothing remains to revert, or time is up."""
         busy = any(applier.busy or applier.reverting for applier in self.appliers.values())
         if busy and now_s < self._announce_by_s:
             self._announce_s = now_s + _RETRY_S
@@ -418,7 +418,7 @@ def main(
     simulated: bool = False,
     part: Part | None = None,
 ) -> int:
-    """Act for `hosts` until the stop. Return the exit code: 0 stopped, 2 cannot start.
+    """Act for `hosts` until stopped. Return the exit code: 0 after a stop, 2 if it cannot start.
 
     `simulated`: accept flows of any boot, and the time of their simulation.
     """
@@ -476,7 +476,7 @@ def main(
 
 
 def _log_action(record: ActionReport) -> None:
-    """Log the outcome of a move; changes of rates are too many."""
+    """Log the outcome of a move; rate changes are too frequent to log."""
     if record["action"] in MOVES and record["outcome"] != ActionOutcome.DUPLICATE:
         text = f"{record['action']} {record['flow_id']}: {record['outcome']} {record['detail']}"
         _log.info("%s", text, extra=log_fields(record))
@@ -496,5 +496,5 @@ def _of_hosts(states: dict[str, State]) -> dict[str, dict[str, State]]:
 
 
 def _boot() -> str:
-    """Return the boot id as flow ids contain it."""
+    """Return the boot id in the format used in flow ids."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -2,7 +2,7 @@
 
 The applier also acts without a decision: it ends leases, obeys an order to revert, and makes local repairs.
 The newest (epoch, seq) of a flow excludes older decisions, and so does the newest epoch of a shard. Each flow
-has at most one command under way. No call blocks, and no call uses Kafka or a socket.
+has at most one pending command. No call blocks, and no call uses Kafka or a socket.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Applier:
         states: Mapping[str, Mapping[str, Any]] | None = None,
         boot: str | None = None,
     ) -> None:
-        """`report` takes each `ActionReport` with the token of its decision, or None.
+        """Restore the host's state. `report` takes each `ActionReport` with its decision's token, or None.
 
         `now_ns`: returns fabric time; `clock_ns`: returns a clock that never steps. `states`: the journal of
         a former process, by name. `boot`: flows of other boots are not local; None accepts any.
@@ -71,7 +71,7 @@ class Applier:
     # --- inputs ---
 
     def take_config(self, records: Mapping[str, ActuatorConfig]) -> None:
-        """Set the `ActuatorConfig` records in force, by key."""
+        """Set the `ActuatorConfig` records in force, given by record key."""
         before, self.limits = self.limits, Limits.of(records, self.host)
         self._reporter.config_version = self.limits.version
         if self.limits.revert_before_ns == before.revert_before_ns:
@@ -102,17 +102,17 @@ class Applier:
         self._pump(key, flow)
 
     def see_epoch(self, shard: str, epoch: int) -> None:
-        """Note the epoch of a shard's policy owner; decisions of older epochs are stale from now on."""
+        """Note the epoch of a shard's policy owner; decisions of older epochs are stale from then on."""
         self._host_state.see_epoch(shard, epoch)
 
     def published(self, report: ActionReport) -> None:
-        """Note that the log has stored a report."""
+        """Note that the log has stored a report, so that the journal need not keep it."""
         flow = self._commands.flows.get(key_of(report["flow_id"]))
         if flow is not None and flow.drop_published(report):
             self._commands.save(flow)
 
     def seen(self, key: str) -> None:
-        """Note that an endpoint has announced a flow, and continue with it."""
+        """Resume the actions on a flow that an endpoint has announced."""
         flow = self._commands.flows.get(key)
         if flow is None:
             return
@@ -125,7 +125,7 @@ class Applier:
         self._pump(key, flow)
 
     def gone(self, key: str) -> None:
-        """Note that a flow has ended: none of its actions is in force any more."""
+        """Note that a flow has ended, so that none of its actions is in force any more."""
         flow = self._commands.flows.get(key)
         if flow is None:
             return
@@ -135,14 +135,14 @@ class Applier:
         self._pump(key, flow)
 
     def settle(self) -> None:
-        """Stop waiting for endpoints to return."""
+        """Stop waiting for endpoints to return after a restart."""
         self.settled = True
         for key, flow in list(self._commands.flows.items()):
             self._report_restored_repair(key, flow)
             self._pump(key, flow)
 
     def tick(self) -> None:
-        """End the leases whose time is over."""
+        """End the leases that have expired."""
         for key, flow, kind in self._commands.leases.overdue(self._now_ns(), self._commands.is_open):
             self._commands.end_lease(key, flow, kind, ActionOutcome.ENDED, "its lease was over")
 
@@ -186,7 +186,7 @@ class Applier:
         return self._commands.leases.rates()
 
     def due_ns(self) -> int | None:
-        """Return the fabric time at which the next lease ends; None if there is none."""
+        """Return the fabric time at which the next lease ends, ns; None if there is no lease."""
         return self._commands.leases.due_ns(self._commands.is_open)
 
     def fence_of(self, flow_id: str) -> FlowFence:
@@ -201,7 +201,7 @@ class Applier:
 
     @property
     def reverting(self) -> int:
-        """Number of actions on open flows that an order to revert must still undo."""
+        """Number of actions on open flows that the newest order to revert has yet to undo."""
         return sum(
             sum(at_ns < self._host_state.reverted_ns for at_ns in flow.action_times())
             for key, flow in self._commands.flows.items()
@@ -227,7 +227,7 @@ class Applier:
     # --- one flow ---
 
     def _pump(self, key: str, flow: FlowState) -> None:
-        """Process the queued decisions of a flow until a command is under way."""
+        """Process the queued decisions of a flow until one of them sends a command."""
         while flow.waiting and not flow.busy:
             if not self.settled and not self._commands.is_open(key):
                 return
@@ -290,7 +290,7 @@ class Applier:
         return None if self._admit(flow, decision["action"]) else ActionOutcome.LIMITED
 
     def _admit(self, flow: FlowState, action: FlowAction) -> bool:
-        """Return True if the action limit admits the action. One rate change per second and flow counts."""
+        """Return True if the action limit admits the action. A flow's rate changes in a second count once."""
         is_rate = action in RATES
         if is_rate and flow.rated_ns is not None and self._clock_ns() - flow.rated_ns < SECOND_NS:
             return True
@@ -312,7 +312,7 @@ class Applier:
         )
 
     def _repair_limit(self, key: str, job: str | None, flows: int) -> str:
-        """Return the limit that forbids a local repair now; empty if none does."""
+        """Return the name of the limit that forbids a local repair now; empty if no limit does."""
         limits = self.limits
         if job in limits.protected_jobs:
             return f"job {job} is protected"
@@ -324,7 +324,7 @@ class Applier:
         return ""
 
     def _report_restored_repair(self, key: str, flow: FlowState) -> None:
-        """Report a local repair that a former process made: no later decision triggers that report."""
+        """Report a local repair that a former process made, because no later decision triggers its report."""
         record = flow.repair_report
         if record is None or not flow.repair_restored:
             return

@@ -3,8 +3,8 @@
 It reads decisions, fallbacks and config from the partitions that the hosts hash to, and publishes reports,
 states and rejects. Without a schema registry it also follows the schemas of other versions. The acting thread
 takes messages from a queue and is woken by an eventfd. An offset is committed once its message is processed
-and reported, in order. A long queue pauses the decisions. Config has its own queue and is taken first: it can
-stop all actions.
+and reported, in order. A long queue pauses the decisions. Config has its own queue and is taken first,
+because it can stop all actions.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _WHOLE: Final = (CONFIG.name, SCHEMAS.name)
 
 @dataclass(slots=True)
 class Offsets:
-    """The offsets of one partition: taken, done, and ready to commit. Pure."""
+    """The offsets of one partition: in processing, done, and ready to commit. Pure."""
 
     next: int | None = None
     """Offset after the last one taken."""
@@ -100,7 +100,7 @@ class Offsets:
         self._done.add(offset)
 
     def to_commit(self) -> int | None:
-        """Return the offset below which all messages are done; None if it is committed already."""
+        """Return the offset below which all messages are done; None if it is already committed."""
         while self._open and self._open[0] in self._done:
             self._done.discard(heapq.heappop(self._open))
         offset = self._open[0] if self._open else self.next
@@ -112,10 +112,11 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class CommandItem:
-    """An item for the acting thread.
+    """An item in the queue of the acting thread: a message, or a notice.
 
-    `kind` is the short name of a message's topic, `ready` once config is read whole, and schemas
-    unless they take longer, or `published` for a report that the log has stored.
+    `kind` is the short name of the message's topic, or the kind of notice. `ready`: config is complete, and
+    so are schemas unless they take too long. `schemas`: awaited schemas have arrived. `published`: the log
+    has stored a report.
     """
 
     kind: str
@@ -132,7 +133,7 @@ class CommandItem:
 
 
 class CommandIO:
-    """Reads and writes in a thread. The acting thread uses `queued`, `urgent` and `wake_fd`."""
+    """Reads and writes Kafka topics in a thread. The acting thread uses `queued`, `urgent` and `wake_fd`."""
 
     def __init__(
         self,
@@ -143,8 +144,10 @@ class CommandIO:
         *,
         flows: bool = False,
     ) -> None:
-        """`name`: the actuator's name, which is part of its group id. `registry`: `FollowedSchemas` gets the
-        rows of the topic of schemas. `flows`: also read the hosts' flow reports, starting with the next ones.
+        """Prepare the thread. `name`: the actuator's name, part of its group id.
+
+        `registry`: `FollowedSchemas` gets the rows of the topic of schemas. `flows`: also read the hosts'
+        flow reports, starting with the next report.
         """
         self._cluster, self._group, self._registry = cluster, f"fabrictime-act-{name}", registry
         self._followed = registry if isinstance(registry, FollowedSchemas) else None
@@ -201,7 +204,7 @@ class CommandIO:
         SOURCES.add(self.samples)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the counters of messages as metrics."""
+        """Yield the counts of messages read, published and rejected as metrics."""
         yield Sample("fabrictime_records_rejected_total", self.rejected)
         yield Sample("fabrictime_records_dropped_total", self.dropped)
         yield Sample("fabrictime_records_waiting", self._waiting)
@@ -211,7 +214,7 @@ class CommandIO:
         self._thread.start()
 
     def next(self) -> CommandItem | None:
-        """Return the next item of `queued`; None if it is empty."""
+        """Return the next item of the queue `queued`; None if it is empty."""
         if not self.queued:
             return None
         queued = self.queued.popleft()
@@ -219,14 +222,14 @@ class CommandIO:
         return queued
 
     def check_schemas(self, at_s: float) -> None:
-        """Give an item `schemas` once all schemas that the log held at this monotonic time have arrived.
+        """Queue an item `schemas` once all schemas that the log held at this monotonic time have arrived.
 
         Minus infinity ends the checks.
         """
         self._asked_s = at_s
 
     def report(self, record: ActionReport, done: Callable[[], None]) -> None:
-        """Publish an `ActionReport`. `done` is called once the log has stored it, or once it is dropped."""
+        """Publish an `ActionReport`. `done` is called once the log has stored the report or it is dropped."""
 
         def delivered(error: object, message: Any) -> None:
             self._waiting -= 1
@@ -267,7 +270,7 @@ class CommandIO:
         return int(self._producer.flush(timeout_s))
 
     def close(self) -> None:
-        """Stop reading, send what is queued, and commit."""
+        """Stop reading, send the queued messages, and commit the offsets."""
         SOURCES.remove(self.samples)
         self._stopping.set()
         if self._thread.ident is not None:
@@ -323,7 +326,7 @@ class CommandIO:
             self._schemas_end.close()
 
     def _check_ready(self, now_s: float) -> None:
-        """Give `ready` once config is read whole, and schemas too or they have taken too long."""
+        """Queue `ready` once config is read to its end, and schemas are too or have taken too long."""
         behind = {name for name, _ in self._reader.behind}
         if CONFIG.name in behind:
             return
@@ -343,8 +346,10 @@ class CommandIO:
             self._paused = []
 
     def _assign(self) -> None:
-        """Assign the partitions of the topics that exist: all are needed but the schemas, which a log of
-        former versions lacks. Decisions start at the committed offset; without one, `_LOOKBACK_S` ago.
+        """Assign the partitions of the topics that exist.
+
+        All topics are required except the schemas, which a log of former versions lacks. Decisions start at
+        the committed offset; without a committed offset, `_LOOKBACK_S` ago.
         """
         if self.assigned:  # decisions go on to be read if the log does not answer now
             self._assign_s = time.monotonic() + _REASSIGN_S
@@ -362,7 +367,7 @@ class CommandIO:
             self.assigned = True
 
     def _check_schemas(self) -> None:
-        """Give an item if no schema for which the acting thread waits is still to come."""
+        """Queue an item `schemas` if all schemas for which the acting thread waits could have arrived."""
         asked_s = self._asked_s
         if self._schemas_end is None:
             self._schemas_end = OffsetReader(self._cluster, [SCHEMAS], self._group)

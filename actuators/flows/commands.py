@@ -1,7 +1,7 @@
 """Carries out commands on flows: moves, leases and reverts, each saved before it is sent and reported after.
 
-A command goes to the effector, and its answer decides between two continuations. Nothing here decides whether
-a command is allowed: that is the applier's part.
+A command goes to the effector, and the effector's answer selects one of two continuations. The applier
+decides beforehand whether a command is allowed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Command:
 
 
 class FlowCommands:
-    """Carries out commands on the flows of one host."""
+    """Carries out moves, rate limits and reverts on the flows of one host."""
 
     def __init__(
         self,
@@ -49,8 +49,10 @@ class FlowCommands:
         clock_ns: Callable[[], int],
         resume: Callable[[str, FlowState], None],
     ) -> None:
-        """`now_ns`: returns fabric time; `clock_ns`: returns a clock that never steps; `resume`: continues
-        with a flow whose command has been answered."""
+        """Begin without flows. `now_ns`: returns fabric time; `clock_ns`: returns a clock that never steps.
+
+        `resume`: continues with a flow whose command has been answered.
+        """
         self._effector, self._store, self._reporter, self._resume = effector, store, reporter, resume
         self._now_ns, self._clock_ns = now_ns, clock_ns
         self.flows: dict[str, FlowState] = {}
@@ -86,7 +88,7 @@ class FlowCommands:
         self._execute(key, flow, Command("MOVE", to_path, succeed, fail))
 
     def rate(self, key: str, flow: FlowState, decision: Decision, attempt: Attempt) -> None:
-        """Put a lease in force (PACE, SLICE), or end one before its time (UNPACE)."""
+        """Begin or renew a lease (PACE, SLICE), or end a lease before its expiry (UNPACE)."""
         ends = decision["action"] == FlowAction.UNPACE
         kind = FlowAction.PACE if ends else decision["action"]
         error = self._rate_error(key, decision)
@@ -138,7 +140,7 @@ class FlowCommands:
     def end_lease(
         self, key: str, flow: FlowState, kind: FlowAction, outcome: ActionOutcome, detail: str
     ) -> None:
-        """End a lease without a decision, and report this under the decision that began the lease."""
+        """End a lease without a new decision, and report the end under the decision that began the lease."""
         path, began_ns = self._effector.path_of(key), self._clock_ns()
         if path is None:
             return
@@ -161,7 +163,7 @@ class FlowCommands:
         self._execute(key, flow, Command("PACE", flow.rate_bps or 0, succeed, fail))
 
     def revert(self, key: str, flow: FlowState, reverted_ns: int) -> None:
-        """Undo one action that is older than the order to revert; the order stays queued for others."""
+        """Undo one action older than the order to revert; the order stays queued for other actions."""
         path, to_path, decision = self._effector.path_of(key), flow.first_path, flow.moved_by
         if path is None:
             return  # continued once its endpoint announces the flow
@@ -190,7 +192,7 @@ class FlowCommands:
         self._execute(key, flow, Command("MOVE", to_path, succeed, fail))
 
     def _execute(self, key: str, flow: FlowState, command: Command) -> None:
-        """Send a command, and continue with the flow once it is answered."""
+        """Send a command, and continue with the flow once the command is answered."""
 
         def answered(answer: Answer) -> None:
             flow.busy, flow.intent = False, None
@@ -232,7 +234,7 @@ class FlowCommands:
         self.leases.update(key, flow)
 
     def repair(self, key: str, flow: FlowState, attempt: Attempt, to_path: int, detail: str) -> None:
-        """Send the MOVE of a local repair. Its report is saved before, as an intent."""
+        """Send the MOVE of a local repair. Its report is saved first, as an intent."""
         intended = self._reporter.record(replace(attempt, began_ns=None), ActionOutcome.UNKNOWN, detail, flow)
         flow.repair_report, flow.repair_restored = {**intended, "to_path": to_path}, False
         self.save(flow)
@@ -252,17 +254,17 @@ class FlowCommands:
         self._execute(key, flow, Command("MOVE", to_path, succeed, fail))
 
     def _save_intent(self, flow: FlowState, attempt: Attempt) -> bool:
-        """Save the command that is about to be sent. Return False if a crash would lose it."""
+        """Save the command that is about to be sent. Return False if the journal failed to store it."""
         flow.intent = {"decision_id": attempt.decision["decision_id"], "from_path": attempt.from_path}
         return self.save(flow)
 
     def save(self, flow: FlowState) -> bool:
-        """Save a flow in the journal. Return True if the journal has it."""
+        """Save a flow's state in the journal. Return True if the journal stored it."""
         return self._store.save(journal_name(flow), flow.to_json())
 
 
 def journal_name(flow: FlowState) -> str:
-    """Return the name under which the journal keeps a flow."""
+    """Return the name under which the journal stores a flow's state."""
     return f"flow {flow.flow_id}"
 
 

@@ -18,7 +18,7 @@ class Fence:
         self.epochs: dict[str, int] = {}
 
     def advance(self, shard: str, epoch: int) -> bool:
-        """Note the epoch of a shard's policy owner; return True if it is newer than the known one."""
+        """Note the epoch of a shard's policy owner; return True if it is newer than the previous one."""
         if epoch <= self.epochs.get(shard, -1):
             return False
         self.epochs.pop(shard, None)
@@ -30,7 +30,7 @@ class Fence:
     def refusal(self, flow: FlowState, decision: Decision) -> ActionOutcome | None:
         """Return the outcome of a decision that must not be applied; None if the decision is new.
 
-        The outcome is STALE, DUPLICATE or the one that the decision already had.
+        The outcome is STALE, DUPLICATE or the outcome that was reported for this decision before.
         """
         fence = fence_of(decision)
         if fence < flow.fence or decision["epoch"] < self.epochs.get(decision["shard"], 0):

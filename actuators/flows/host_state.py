@@ -1,4 +1,4 @@
-"""State of a host's actuator that does not belong to a single flow, as saved in the journal."""
+"""State of a host's actuator that concerns all its flows, as saved in the journal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HostState:
             self._save()
 
     def order_revert(self, before_ns: int) -> bool:
-        """Note an order to undo the actions from before this time; return False if it is not new."""
+        """Note an order to undo the actions taken before `before_ns`; return False if it is not new."""
         if before_ns <= self.reverted_ns:
             return False
         self.reverted_ns = before_ns
@@ -42,7 +42,7 @@ class HostState:
         return True
 
     def next_repair(self, flow_id: str, now_ns: int) -> ReportedFields:
-        """Return the reported fields of the next local repair."""
+        """Return the report fields of the next local repair, which has no decision to copy them from."""
         self._repairs += 1
         self._save()
         return {

@@ -11,7 +11,7 @@ IsOpen = Callable[[str], bool]
 
 
 class LeaseTable:
-    """Flows with leases, by key. Leases of a flow that is busy or not open do not end until it is neither."""
+    """Flows with leases, by key. Leases of a flow that is busy or not open do not end for that time."""
 
     def __init__(self) -> None:
         self._flows: dict[str, FlowState] = {}
@@ -24,7 +24,7 @@ class LeaseTable:
             self.remove(key)
 
     def remove(self, key: str) -> None:
-        """Remove a flow, if it is present."""
+        """Remove a flow from the table, if it is present."""
         self._flows.pop(key, None)
 
     def flows(self) -> list[tuple[str, FlowState]]:
@@ -36,7 +36,7 @@ class LeaseTable:
         return {key: rate for key, flow in self._flows.items() if (rate := flow.rate_bps) is not None}
 
     def overdue(self, now_ns: int, is_open: IsOpen) -> Iterator[tuple[str, FlowState, FlowAction]]:
-        """Yield key, flow and kind of the leases that are over, at most one per flow.
+        """Yield flow key, flow and kind of the leases that have expired, at most one per flow.
 
         An endpoint that hung up may return with its rate limit still in force, so its leases stay.
         """
@@ -48,7 +48,7 @@ class LeaseTable:
                 yield key, flow, kind
 
     def due_ns(self, is_open: IsOpen) -> int | None:
-        """Return the fabric time at which the next lease ends; None if there is none."""
+        """Return the fabric time at which the next lease ends, ns; None if there is no lease."""
         return min(
             (
                 lease.expires_at_ns

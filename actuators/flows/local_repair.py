@@ -1,4 +1,4 @@
-"""Local repair: moves a flow to its first living fallback when its path dies and no decision comes.
+"""Local repair: moves a flow to its first living fallback when its path dies and no decision arrives.
 
 It uses path status reports of the host's probers and the `Fallbacks` that policy publishes. It is pure:
 callers pass in the time (ns, monotonic).
@@ -65,9 +65,9 @@ class DeadLinks:
         return self._dead
 
     def take(self, status: PathStatusReport, now_ns: int) -> None:
-        """Process a `PathStatusReport`; it replaces the NIC's previous one.
+        """Process a `PathStatusReport`; it replaces the NIC's previous report.
 
-        Raises ValueError if the report is old, or would be from one prober too many.
+        Raises ValueError if the report is old, or if it would exceed the maximum number of probers.
         """
         if status["monotonic_ns"] < max(now_ns - FRESH_NS, self._sent_ns.get(status["nic"], 0)):
             raise ValueError(
@@ -133,7 +133,7 @@ class LocalRepair:
         self._checked_ns = 0
 
     def take_fallbacks(self, record: Fallbacks | None) -> None:
-        """Set the newest complete `Fallbacks` of the host; None if there are no longer any.
+        """Set the newest complete `Fallbacks` of the host; None if it has none any more.
 
         A record of an older epoch comes from a worker that lost its shard, and is ignored.
         """
@@ -145,13 +145,13 @@ class LocalRepair:
         self._waiting = {name: waiting for name, waiting in self._waiting.items() if name in self._rows}
 
     def flows(self) -> Iterable[str]:
-        """Return the flows that have fallbacks."""
+        """Return the ids of the flows that have fallbacks."""
         return self._rows.keys()
 
     def due(
         self, dead: frozenset[str], paths: Mapping[str, int | None], fences: Mapping[str, Fence], now_ns: int
     ) -> list[Repair]:
-        """Return the flows to move now. `paths`: the flows' present paths; `fences`: their newest decisions.
+        """Return the moves to make now. `paths`: the flows' present paths; `fences`: their newest decisions.
 
         A flow without a living fallback waits for new reports.
         """
@@ -180,7 +180,7 @@ class LocalRepair:
         return repairs
 
     def due_ns(self) -> int | None:
-        """Return the time of the next check; None if only a new report can change the result."""
+        """Return the time of the next check, ns; None if only a new report can change the result."""
         dues = (waiting.since_ns + self._wait_ns for waiting in self._waiting.values())
         return min((due_ns for due_ns in dues if due_ns > self._checked_ns), default=None)
 
@@ -196,7 +196,7 @@ def _links_of(row: FlowFallbacks, path: int) -> list[str] | None:
 
 
 def _losses_after(path: _Path, answered_ns: int | None) -> int:
-    """Return the losses of a path after the last answer over a link; at least 1 if any are newer."""
+    """Return the number of a path's losses after a link's last answer; at least 1 if any are newer."""
     if not path.loss_streak or path.last_lost_ns is None or path.first_lost_ns is None:
         return 0
     if answered_ns is None or answered_ns < path.first_lost_ns:
@@ -205,7 +205,7 @@ def _losses_after(path: _Path, answered_ns: int | None) -> int:
 
 
 def _living_path(row: FlowFallbacks, path: int | None, dead: frozenset[str]) -> int | None:
-    """Return the first fallback path of a flow that has no dead link; None if there is none."""
+    """Return a flow's first fallback path without a dead link; None if there is none."""
     for other, links in zip(row["other_paths"], row["other_links"], strict=False):
         if other != path and links and dead.isdisjoint(links):
             return other

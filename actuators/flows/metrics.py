@@ -13,17 +13,17 @@ from schemas.metrics.sources import SOURCES
 
 
 class FlowMetrics:
-    """Reads an actuator's objects, from construction to `close`."""
+    """Reads the metrics of the flow actuator from its objects, until `close`."""
 
     def __init__(
         self, endpoints: FlowEndpoints, appliers: Collection[Applier], reports: Mapping[str, int]
     ) -> None:
-        """`reports` maps outcome to the number of reports so far; the actuator updates it."""
+        """Keep the objects. `reports`: number of reports so far by outcome; the actuator updates it."""
         self._endpoints, self._appliers, self._reports = endpoints, appliers, reports
         SOURCES.add(self.samples)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the present figures."""
+        """Yield the present value of each metric."""
         yield Sample("fabrictime_flows", self._endpoints.flows())
         yield Sample("fabrictime_actions_in_force", sum(applier.in_force for applier in self._appliers))
         counts = Counter(dict.fromkeys(ActionResult, 0))
@@ -33,5 +33,5 @@ class FlowMetrics:
             yield Sample("fabrictime_actions_total", count, (result,))
 
     def close(self) -> None:
-        """Read the figures for the last time."""
+        """Read the values for the last time; `samples` yields these from then on."""
         SOURCES.remove(self.samples)

@@ -1,13 +1,13 @@
 """Messages that wait for the schema of a later version: decisions, fallbacks and config.
 
 The schema is in the log before the first message that needs it, but a consumer may get it later. Until then
-the message cannot be read, nor the time at which it expires. It is processed as usual once the schema has
-arrived: the applier refuses a decision that has expired meanwhile, or that a newer one of its flow excludes.
-A message is refused once all rows of the topic have arrived without its schema.
+neither the message nor its expiry time can be read. It is processed as usual once the schema has arrived: the
+applier refuses a decision that has expired meanwhile, or that a newer decision of its flow excludes. A
+message is refused once all rows of the schema topic have arrived without its schema.
 
 Only the newest fallbacks of a key wait. The newest `MAX_CONFIGS` config messages of a key wait beyond all
-other limits, because config can stop all actions. Each is checked once it can be read, and ends the wait of
-those before it if it counts: so a message without a signature takes the place of no other.
+other limits, because config can stop all actions. Each config message is checked once it can be read. If it
+counts, it ends the wait of the earlier ones: so a message without a signature replaces none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONFIG: Final = "config"
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A message, and the monotonic time at which its wait began."""
+    """A message that waits for its schema, and the monotonic time at which the wait began."""
 
     kind: str
     message: Message
@@ -50,11 +50,13 @@ class _Waiting:
 
 
 class Refusals(Protocol):
-    """The part of the command I/O that serves messages which wait."""
+    """The methods of the command I/O that waiting messages need."""
 
     def check_schemas(self, at_s: float) -> None:
-        """Cause a `retry` once all schemas that the log held at this monotonic time have arrived; minus
-        infinity: nothing waits."""
+        """Cause a `retry` once all schemas that the log held at this monotonic time have arrived.
+
+        Minus infinity means that no message waits.
+        """
 
     def reject(self, message: Message, bad: codec.BadRecord) -> None:
         """Publish a `Reject` for a message that could not be used."""
@@ -64,7 +66,7 @@ class Refusals(Protocol):
 
 
 class PendingMessages:
-    """Passes messages on, and keeps those whose schema has not arrived, in their order."""
+    """Passes messages to handlers, and keeps messages whose schema has not arrived, in order."""
 
     def __init__(
         self,
@@ -72,8 +74,10 @@ class PendingMessages:
         command_io: Refusals,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`handlers`: process a message, by the short name of its topic. They raise SchemaUnread, before
-        anything has changed, if the message must wait."""
+        """Set the handlers, by the short name of a message's topic.
+
+        A handler raises SchemaUnread, before any change, if the message must wait.
+        """
         self._handlers, self._command_io, self._now_s = handlers, command_io, now_s
         self._waiting: dict[int, _Waiting] = {}
         """The messages in the order of their arrival, by a running number."""
@@ -105,7 +109,7 @@ class PendingMessages:
     def supersede(self, message: Message) -> None:
         """Drop the older messages with the topic and key of `message`, because only the newest one counts.
 
-        Config and fallbacks are read from their beginning, so no offset is to be done.
+        Config and fallbacks are always read from the start, so no offset has to be marked as done.
         """
         for number in self._older(message):
             self._end(number)
@@ -117,7 +121,7 @@ class PendingMessages:
             self._end(number)
 
     def _older(self, message: Message) -> list[int]:
-        """Return the numbers of the waiting messages before `message` with its topic and key."""
+        """Return the numbers of the messages with the topic and key of `message` that wait ahead of it."""
         return [
             number
             for number, waiting in self._waiting.items()
@@ -141,7 +145,7 @@ class PendingMessages:
         self._refuse_until(self._now_s() - MAX_WAIT_S, text, _CONFIG)
 
     def _refuse_until(self, at_s: float, text: str, except_kind: str = "") -> None:
-        """Refuse the messages of all kinds but one whose wait began at this time or before."""
+        """Refuse the messages whose wait began at or before `at_s`, except messages of `except_kind`."""
         for number, waiting in list(self._waiting.items()):
             if waiting.since_s > at_s:
                 return
@@ -150,7 +154,7 @@ class PendingMessages:
                 self._refuse(waiting.message, text)
 
     def _end(self, number: int) -> None:
-        """End the wait of a message."""
+        """Remove a message from the waiting ones."""
         self._bytes -= self._waiting.pop(number).size_bytes
         if not self._waiting:
             self._command_io.check_schemas(-math.inf)

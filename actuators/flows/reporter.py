@@ -15,7 +15,7 @@ MAX_DETAIL: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt to act on a flow."""
+    """One attempt to act on a flow: its decision, former path and start."""
 
     decision: ReportedFields
     from_path: int | None
@@ -36,7 +36,7 @@ class Reporter:
         now_ns: Callable[[], int],
         clock_ns: Callable[[], int],
     ) -> None:
-        """`now_ns`: returns fabric time; `clock_ns`: returns a clock that never steps."""
+        """Set host and clocks. `now_ns`: returns fabric time; `clock_ns`: returns a clock without steps."""
         self._host, self._publish, self._path_of = host, publish, path_of
         self._now_ns, self._clock_ns = now_ns, clock_ns
         self.config_version = 0
@@ -77,9 +77,9 @@ class Reporter:
         self._publish(self.record(attempt, outcome, detail, flow, how), attempt.token)
 
     def publish(self, record: ActionReport, token: Token = None) -> None:
-        """Publish a report that was built before."""
+        """Publish a report that `record` returned."""
         self._publish(record, token)
 
     def republish(self, record: ActionReport, token: Token = None) -> None:
-        """Publish a former process's report with the present time."""
+        """Publish a former process's report again, with the present time."""
         self._publish({**record, "at_ns": self._now_ns()}, token)

@@ -21,8 +21,7 @@ _ORDER: Final = "order "
 
 
 class SignedInput:
-    """Decodes messages. The journal keeps the time of the newest config, so that no older one counts after a
-    restart."""
+    """Decodes messages. After a restart, the newest config time in the journal excludes older config."""
 
     def __init__(
         self,
@@ -31,7 +30,7 @@ class SignedInput:
         registry: codec.Registry | None,
         reject: Callable[[Message, codec.BadRecord], None],
     ) -> None:
-        """`reject` publishes a `Reject`. Raises ValueError for unusable keys."""
+        """Load the keys. `reject` publishes a `Reject`. Raises ValueError for unusable keys."""
         self._verifier, self._journal, self._registry = control.verifier(), journal, registry
         self._reject = reject
         if self._verifier is not None:
@@ -42,7 +41,7 @@ class SignedInput:
             }
 
     def decoded(self, topic: Topic[R], message: Message) -> R | None:
-        """Return the record of a message; None for a tombstone. Raises BadRecord."""
+        """Return the record of a message; None for a tombstone. Raises BadRecord if it is not acceptable."""
         if self._verifier is not None:
             self._verifier.check(message, self._registry)
             if topic.name == CONFIG.name:
@@ -56,7 +55,7 @@ class SignedInput:
         return cast("R", record)
 
     def reported(self, record: ActionReport, done: Any) -> None:
-        """Reject the message of a signed decision that came before. `done`: its token."""
+        """Reject the message of a signed decision that was reported before. `done`: the report's token."""
         if self._verifier is not None and isinstance(done, partial) and record["outcome"] in REPEATED:
             text = f"decision {record['decision_id']}: {record['outcome']}"
             self._reject(done.args[0], codec.BadRecord("REPLAYED", text))

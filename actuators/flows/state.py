@@ -1,6 +1,6 @@
 """The state of one flow: its fence, its move, its leases and the decisions that wait for it.
 
-Everything here is pure. The applier passes in times and paths, and saves the result of `to_json` in the
+This module is pure. The applier passes in times and paths, and saves the result of `to_json` in the
 journal, from which the next process restores the flow.
 """
 
@@ -23,7 +23,7 @@ MAX_LEASE_NS: Final = 600 * SECOND_NS
 
 
 class ReportedFields(TypedDict):
-    """The fields of a decision that its report repeats."""
+    """The fields of a decision that are copied to its report."""
 
     decision_id: str
     shard: str
@@ -51,7 +51,7 @@ def fence_of(decision: Decision | ReportedFields) -> FlowFence:
 
 
 def reported_fields(record: Decision | ActionReport) -> ReportedFields:
-    """Return the fields of a decision that its report repeats."""
+    """Return the fields of a decision that are copied to its report."""
     return {
         "decision_id": record["decision_id"],
         "shard": record["shard"],
@@ -72,13 +72,13 @@ class Lease:
     decision: ReportedFields
 
     def is_over(self, now_ns: int) -> bool:
-        """Return True if the lease's end has passed, or is so far ahead that the clock must have stepped."""
+        """Return True if the lease has expired, or ends so far ahead that the clock must have stepped."""
         return self.expires_at_ns <= now_ns or self.expires_at_ns > now_ns + 2 * MAX_LEASE_NS
 
 
 @dataclass(slots=True)
 class FlowState:
-    """One flow. The fields above `busy` are saved in the journal."""
+    """The state of one flow. The fields above `busy` are saved in the journal."""
 
     flow_id: str
     fence: FlowFence = (-1, -1)
@@ -109,12 +109,12 @@ class FlowState:
 
     @property
     def rate_bps(self) -> int | None:
-        """The lowest rate of the flow's leases, bit/s; None without a lease."""
+        """The lowest rate of the flow's leases, bit/s; None if it has no lease."""
         return min((lease.rate_bps for lease in self.leases.values()), default=None)
 
     @property
     def in_force(self) -> int:
-        """The number of actions in force."""
+        """The number of actions on the flow that are in force."""
         return len(self.leases) + (self.moved_by is not None)
 
     def action_times(self) -> list[int]:
@@ -135,20 +135,20 @@ class FlowState:
         self.moved_by = self.first_path = self.set_path = None
 
     def end(self) -> None:
-        """Forget every action: the flow no longer exists."""
+        """Clear all actions, because the flow no longer exists."""
         self.leases.clear()
         self.clear_move()
         self.intent = None
 
     def set_lease(self, kind: FlowAction, lease: Lease | None) -> None:
-        """Set the lease of a kind; None removes it."""
+        """Set the lease of a kind (PACE or SLICE); None removes it."""
         if lease is None:
             self.leases.pop(kind, None)
         else:
             self.leases[kind] = lease
 
     def was_done(self, decision: Decision, path: int) -> bool:
-        """Return True if a former process had begun this move and the flow has reached its target."""
+        """Return True if a former process had begun this move and the flow is on the target path."""
         intent = self.intent
         return (
             intent is not None
@@ -158,14 +158,14 @@ class FlowState:
         )
 
     def take_restored_report(self, decision: Decision) -> ActionReport | None:
-        """Return a former process's report of this decision, but only once; None if there is none."""
+        """Return a former process's report of this decision, but only at the first call; else None."""
         if not self.report_restored or fence_of(decision) != self.fence or self.unpublished is None:
             return None
         self.report_restored = False
         return self.unpublished
 
     def drop_published(self, report: ActionReport) -> bool:
-        """Drop the flow's saved reports that the log has stored; return True if there were any."""
+        """Drop the flow's saved reports that the log has stored; return True if any were dropped."""
         dropped = False
         if self.repair_report is not None and _same(self.repair_report, report):
             self.repair_report, self.repair_restored, dropped = None, False, True
@@ -174,7 +174,7 @@ class FlowState:
         return dropped
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state that the next process needs to restore the flow."""
+        """Return the state from which the next process restores the flow."""
         return {
             "flow_id": self.flow_id,
             "fence": list(self.fence),
@@ -191,7 +191,7 @@ class FlowState:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> FlowState:
-        """Return the flow with the state of the former process. Raises KeyError, TypeError or ValueError."""
+        """Return the flow with a former process's state. Raises KeyError, TypeError or ValueError."""
         leases = {kind: Lease(**lease) for kind, lease in state["leases"].items()}
         flow = cls(**{**state, "fence": tuple(state["fence"]), "leases": leases})
         flow.report_restored = flow.unpublished is not None

@@ -1,1 +1,1 @@
-"""The actions on the nodes of a scheduler: fitness of hosts, drain and resume."""
+"""Actions on the nodes of a scheduler: fitness of hosts, drain and resume."""

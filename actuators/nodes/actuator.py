@@ -1,7 +1,7 @@
-"""Carries out node actions: tells the owners of jobs, records the order, calls the effector and reports.
+"""Carries out node actions: notifies the owners of jobs, records the order, calls the effector and reports.
 
 The order is a record of `fabric.repairs`. If a process dies between order and report, its successor reads
-the state of the node from the scheduler, and reports it. The decision id is made of action, node and run, so
+the state of the node from the scheduler, and reports it. The decision id consists of action, node and run, so
 that an action that is reported twice counts once.
 """
 
@@ -37,19 +37,19 @@ class Done:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether the action is due, and time, a limit or running jobs prevent it for now."""
+        """Whether the action is due but delayed by a waiting time, a limit or running jobs."""
         return self.step.is_early or self.outcome is ActionOutcome.LIMITED
 
 
 class ActionLog(Protocol):
-    """The log of reports and repairs."""
+    """The log to which reports and repairs are published."""
 
     def publish(self, reports: Sequence[ActionReport], repairs: Sequence[Repair]) -> None:
-        """Return once the log has the records. Raises ValueError."""
+        """Publish the records, and return once the log has stored them. Raises ValueError."""
 
 
 class NodeActuator:
-    """Acts on the nodes of one scheduler."""
+    """Drains and resumes the nodes of one scheduler."""
 
     def __init__(
         self,
@@ -64,7 +64,8 @@ class NodeActuator:
     def run_urgent(self) -> list[Done]:
         """Do the same as `run`, but read only the nodes of the hosts that failed since the last plan.
 
-        The other nodes are those of the last `run`, so that the size of the fleet costs no time.
+        The states of the other nodes are taken from the last `run`, so that the size of the fleet costs no
+        time.
         """
         hosts, host_by_node = self._operator.urgent_hosts, self._operator.settings.host_by_node
         names = [node for node in self._nodes if host_by_node.get(node, node) in hosts]
@@ -76,8 +77,8 @@ class NodeActuator:
     def run(self, *, observe: bool = False) -> list[Done]:
         """Reconcile the repairs with the scheduler, plan, and carry out. With `observe`, carry out nothing.
 
-        Raises NodeError if the scheduler does not list its nodes, and ValueError if the log does not accept a
-        record; the next process reports that action.
+        Raises NodeError if the scheduler does not list its nodes, and ValueError if the log refuses a record;
+        the next process then reports this action.
         """
         self._nodes = {node.name: node for node in self._effector.nodes()}
         return self._run(observe=observe)
@@ -124,7 +125,7 @@ class NodeActuator:
             return self._report(step, ActionOutcome.FAILED, str(error))
 
     def _drain(self, step: NodeStep) -> Done:
-        """Tell the owners of jobs, then drain. Raises NodeError."""
+        """Notify the owners of jobs, then drain the node. Raises NodeError."""
         jobs = self._effector.jobs(step.node)
         if step.rules.max_jobs is not None and len(jobs) > step.rules.max_jobs:
             text = f"{len(jobs)} jobs run on {step.node}, at most {step.rules.max_jobs} may (max_jobs)"
@@ -141,7 +142,7 @@ class NodeActuator:
         return self._report(step, ActionOutcome.APPLIED, step.text, opened, took_ns)
 
     def _notify(self, step: NodeStep, jobs: Sequence[Job], notified: dict[str, bool]) -> list[RepairJob]:
-        """Tell the owners of jobs who do not know yet. A message that fails does not prevent the drain."""
+        """Notify the owners of jobs, but nobody twice. A failed message does not prevent the drain."""
         text = f"fabrictime: node {step.node} gets no new jobs; running jobs continue. {step.text}"
 
         def is_notified(job: Job) -> bool:
@@ -233,7 +234,7 @@ def node_report(
 
 
 def _unreported_action(repair: Repair) -> FlowAction | None:
-    """Return the action of this system that led to a reconciled repair; None if someone else acted."""
+    """Return this system's action that led to a reconciled repair; None if another client acted."""
     if repair["state"] == RepairState.OPEN:
         return FlowAction.DRAIN
     return FlowAction.RESUME if repair["ended_by"] else None

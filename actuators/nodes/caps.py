@@ -1,7 +1,7 @@
 """The rules of a group of nodes, and the limits on drains: share, rack, rail, hour, circuit breaker. Pure.
 
-The circuit breaker opens once too many drains fall within a window. It follows from the repairs on the log
-and from the time at which a person reset it, so no restart closes it.
+The circuit breaker opens once too many drains fall within a window. Its state follows from the repairs in the
+log and from the time at which a person reset it, so no restart closes it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class NodeRules:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """The circuit breaker of all groups."""
+    """The circuit breaker that stops all drains, in all groups of nodes."""
 
     max_drains: int = 8
     window_ns: int = 600 * NS_PER_S
@@ -75,7 +75,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A drain of a unit in the past. `is_open`: it is not over."""
+    """A past drain of a unit. `is_open`: the drain still lasts."""
 
     at_ns: int
     group: str
@@ -95,7 +95,7 @@ class Unit:
 
 
 class Caps:
-    """Counts the units that are out and the drains, and names the limit that forbids one more."""
+    """Counts the units that are out and the drains, and names the limit that forbids one more drain."""
 
     def __init__(
         self, units: Iterable[Unit], openings: Sequence[Opening], breaker: Breaker, now_ns: int
@@ -121,14 +121,14 @@ class Caps:
             self._racks[unit.rack] += 1
 
     def add(self, unit: Unit, rails: Iterable[int]) -> None:
-        """Count a drain."""
+        """Count a drain of a unit, for a fault on these rails."""
         self._count_out(unit)
         self._rails.update(rails)
         self._hour[unit.rules.group].append(self._now_ns)
         self._drains_ns.append(self._now_ns)
 
     def obstacle(self, unit: Unit, rails: Iterable[int]) -> str:
-        """Return the limit that forbids the drain of a unit; empty if none does."""
+        """Return the limit that forbids the drain of a unit; empty if no limit does."""
         limits = (self._stopped(), self._share(unit), self._per_hour(unit), self._places(unit, rails))
         return next((text for text in limits if text), "")
 

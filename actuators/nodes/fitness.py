@@ -1,7 +1,7 @@
-"""Fitness of hosts, judged from their audit results.
+"""Fitness of hosts, determined from their audit results.
 
 It is used before a job starts (`fabrictime audit gate`) and for drains (`node_policy`). Ages are measured by
-log append time, so that no host's clock matters. Each check's newest result counts.
+log append time, so that no host's clock matters. Only the newest result of each check counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_failed(self) -> bool:
-        """True for a failure that makes the host unfit."""
+        """True if the outcome is a failure that makes the host unfit."""
         return self.is_error and self.status is AuditStatus.FAILED
 
 
@@ -81,7 +81,7 @@ class AuditHistory:
     """The newest outcomes of every host, filled with results in log order."""
 
     def __init__(self, run: str | None = None) -> None:
-        """`run`: the only run whose results count; None: results of all runs do."""
+        """Begin without results. `run`: the only run whose results count; None: all runs count."""
         self._run = run
         self._outcomes: dict[str, dict[str, list[Outcome]]] = {}
         self._runs: dict[str, dict[str, _Run]] = {}
@@ -96,7 +96,7 @@ class AuditHistory:
         return sorted(self._outcomes)
 
     def take(self, record: AuditResult, at_ns: int) -> None:
-        """Add a result that the log appended at `at_ns`. It replaces one of the same run and check."""
+        """Add a result that the log appended at `at_ns`; replace a result of the same run and check."""
         if self._run not in (None, record["run"]):
             return
         host, check, run = record["host"], record["check"], record["run"]
@@ -119,12 +119,12 @@ class AuditHistory:
                 self._whole = max(self._whole, part.expected)
 
     def newest(self, host: str, check: str, since_ns: int = 0) -> Outcome | None:
-        """Return the newest outcome of a check for a host; None without one since `since_ns`."""
+        """Return the newest outcome of a check for a host; None if there is none since `since_ns`."""
         outcomes = self._of_check(host, check) if check in self._outcomes.get(host, {}) else []
         return outcomes[0] if outcomes and outcomes[0].at_ns >= since_ns else None
 
     def forget(self, before_ns: int) -> None:
-        """Drop the runs and outcomes of before."""
+        """Drop the runs and outcomes that are older than `before_ns`."""
         for host, checks in list(self._outcomes.items()):
             for check, outcomes in list(checks.items()):
                 outcomes[:] = [outcome for outcome in outcomes if outcome.at_ns >= before_ns]
@@ -137,7 +137,7 @@ class AuditHistory:
             self._runs[host] = {name: run for name, run in runs.items() if run.at_ns >= before_ns}
 
     def fitness(self, host: str, since_ns: int, *, strict: bool = False) -> HostFitness:
-        """Return the fitness of a host by results since `since_ns`. `strict`: UNKNOWN errors count too."""
+        """Return a host's fitness by results since `since_ns`. `strict`: UNKNOWN if any error is UNKNOWN."""
         outcomes = {
             check: recent
             for check in self._outcomes.get(host, {})
@@ -158,7 +158,7 @@ class AuditHistory:
     def _of_check(self, host: str, check: str) -> list[Outcome]:
         """Return the outcomes of a check for a host, the newest first.
 
-        A comparison of the fleet has results only for odd hosts. So in a run in which it passed for the fleet
+        A comparison of the fleet has results only for outlier hosts. So if it passed for the fleet in a run
         and has no result for this host, the host passed too.
         """
         every = self._outcomes[host][check]
@@ -173,7 +173,7 @@ class AuditHistory:
         return sorted([*every, *passed], key=lambda outcome: outcome.at_ns, reverse=True)
 
     def _unknown(self, host: str, since_ns: int, newest: Iterable[Outcome], strict: bool) -> tuple[str, ...]:
-        """Return the reasons for which a host without failures is not known to be fit."""
+        """Return the reasons why it is unknown whether a host without failures is fit."""
         runs = {name: run for name, run in self._runs.get(host, {}).items() if run.at_ns >= since_ns}
         statuses = {outcome.status for outcome in newest if not outcome.check.startswith(AGENT)}
         if not runs:

@@ -1,7 +1,7 @@
 """The drain operator: keeps audits, limits, inventory, alerts and repairs, and plans node actions. Pure.
 
-Its state follows from the log alone, and the scheduler shows the drains in force. So a successor of a process
-that was killed plans the missing actions, and `reconcile` reports actions without a report.
+Its state follows from the log alone, and the scheduler shows the drains in force. So after a process was
+killed, its successor plans the missing actions, and `reconcile` reports unreported actions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LIVE: Final = (RepairState.DRAINING, RepairState.OPEN, RepairState.RESUMING)
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """Rules of the operator. `by`: author of the records. `scheduler`: its name in them; empty: all."""
+    """Rules of the operator. `by`: author of the records. `scheduler`: its name in records; empty: all."""
 
     rules_of: Callable[[str], NodeRules]
     host_by_node: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class OperatorSettings:
 
 
 class DrainOperator:
-    """Turns audit verdicts into node steps, and keeps the repairs."""
+    """Plans drains and resumes of nodes from audit verdicts, and keeps the repair records."""
 
     def __init__(self, settings: OperatorSettings) -> None:
         self.settings = settings
@@ -73,7 +73,7 @@ class DrainOperator:
     # --------------------------------------------------------------------------------------- records
 
     def take(self, topic: str, key: str, record: Any, append_ns: int) -> None:
-        """Take a message; `record` is None for a tombstone."""
+        """Process a message of any topic; `record` is None for a tombstone."""
         if topic == CONFIG.name:
             self.take_config(key, record)
         elif record is None:
@@ -84,7 +84,7 @@ class DrainOperator:
             self._take_record[topic](record)
 
     def take_config(self, key: str, record: ActuatorConfig | None) -> None:
-        """Take a message of `fabric.config`."""
+        """Set or remove the `fabric.config` record of a key."""
         self.is_changed = True
         if record is None:
             self._configs.pop(key, None)
@@ -99,13 +99,13 @@ class DrainOperator:
             self.urgent_hosts.add(record["host"])
 
     def take_repair(self, repair: Repair) -> None:
-        """Take a record of `fabric.repairs`, from the log or by this process."""
+        """Keep a record of `fabric.repairs`, read from the log or made by this process."""
         known_repair = self.repairs.get(repair["repair_id"])
         if known_repair is None or known_repair["updated_ns"] <= repair["updated_ns"]:
             self.repairs[repair["repair_id"]] = repair
 
     def note_report(self, decision: str, outcome: ActionOutcome) -> None:
-        """Note that the log has a report."""
+        """Note that the log has a report of this decision and outcome."""
         self._reported[decision, outcome] = None
         if len(self._reported) > MAX_REPORTED:
             del self._reported[next(iter(self._reported))]
@@ -115,7 +115,7 @@ class DrainOperator:
         return (decision, outcome) in self._reported
 
     def limits_of(self, host: str) -> Limits:
-        """Return the limits of a host."""
+        """Return the limits that `fabric.config` sets for a host."""
         return Limits.of(self._configs, host)
 
     def live_repairs(self) -> Iterator[Repair]:
@@ -136,11 +136,11 @@ class DrainOperator:
         return Breaker(breaker.max_drains, breaker.window_ns, self.limits_of(EVERYONE).drains_reset_ns)
 
     def opened_ns(self) -> int | None:
-        """Return since when the circuit breaker is open; None if it is closed."""
+        """Return the time at which the circuit breaker opened, ns; None if it is closed."""
         return self.breaker.opened_ns(opening.at_ns for opening in self._openings())
 
     def _openings(self) -> list[Opening]:
-        """Return the drains that were carried out; those of one unit are one."""
+        """Return the drains that were carried out; several nodes of one unit count as one drain."""
         first: dict[tuple[str, str], Repair] = {}
         live = set()
         for repair in self.repairs.values():
@@ -159,11 +159,11 @@ class DrainOperator:
     # --------------------------------------------------------------------------------------- plans
 
     def is_idle(self) -> bool:
-        """Return whether there is nothing that the scheduler could be asked about."""
+        """Return whether no host fails and no repair is open, so that the scheduler need not be queried."""
         return not any(self.audits.failing.values()) and not any(self.live_repairs())
 
     def plan(self, nodes: Iterable[NodeState], now_ns: int) -> list[NodeStep]:
-        """Return the steps for nodes that failed, and for those that this system drained."""
+        """Return the steps for nodes that failed, and for nodes that this system drained."""
         self.is_changed = False
         self.urgent_hosts.clear()
         settings, states = self.settings, list(nodes)
@@ -225,15 +225,15 @@ class DrainOperator:
         }
 
     def repair_of(self, node: str) -> Repair | None:
-        """Return the repair of a node that is not over."""
+        """Return the open repair of a node; None if there is none."""
         return next((repair for repair in self.live_repairs() if repair["node"] == node), None)
 
     # --------------------------------------------------------------------------------------- reconcile
 
     def reconcile(self, nodes: Iterable[NodeState], now_ns: int) -> Iterator[Repair]:
-        """Yield the repairs whose state in the scheduler is another than that of their record.
+        """Yield corrected repairs whose recorded state differs from the node's state in the scheduler.
 
-        Such a change is the end of a process between action and report, or an action of someone else.
+        The cause is a process that died between action and report, or an action of another client.
         """
         states = {node.name: node for node in nodes}
         for repair in list(self.live_repairs()):
@@ -271,7 +271,7 @@ class DrainOperator:
     def _adopted(
         self, node: NodeState, run: str, checks: tuple[str, ...], cause_host: str, now_ns: int
     ) -> Repair:
-        """Return the record of a drain of ours that the log does not have."""
+        """Return a repair record for a drain by this system that the log does not contain."""
         host = self.settings.host_by_node.get(node.name, node.name)
         rules = self.settings.rules_of(node.name)
         step = NodeStep(

@@ -1,7 +1,7 @@
-"""Racks, rails and leaf switches of hosts from the inventory, and findings about the network. Pure.
+"""Racks, rails and leaf switches of hosts from the inventory, and failures caused by the network. Pure.
 
 A fault of a switch makes several hosts fail the same check. Draining these hosts repairs nothing. So no host
-is drained for a finding of the network that hosts of the same leaf switch share, or that an alert explains.
+is drained for a network failure that hosts of the same leaf switch share, or that an alert explains.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ MAX_NAMED: Final = 3
 
 
 class Places:
-    """The NICs of each host."""
+    """The inventory records of each host's NICs: its racks, rails and leaf switches."""
 
     def __init__(self) -> None:
         self._nics: dict[str, dict[str, Nic]] = {}
 
     def take(self, nic: Nic) -> None:
-        """Take a record of the inventory."""
+        """Add or replace an inventory record."""
         self._nics.setdefault(nic["host"], {})[nic["device"]] = nic
 
     def __contains__(self, host: object) -> bool:
@@ -45,19 +45,19 @@ class Places:
         return host in self._nics
 
     def rack_of(self, host: str) -> str | None:
-        """Return the rack of a host; None if it is not known."""
+        """Return the rack of a host; None if the rack is unknown."""
         return next((nic["rack"] for nic in self._nics.get(host, {}).values() if nic["rack"]), None)
 
     def rails_of(self, host: str, subjects: Collection[str]) -> frozenset[int]:
-        """Return the rails of the NICs among the subjects."""
+        """Return the rails of those NICs of a host that are among `subjects`."""
         nics = self._nics.get(host, {})
         rails = (nics[subject]["rail"] for subject in subjects if subject in nics)
         return frozenset(rail for rail in rails if rail is not None)
 
     def leaves_of(self, host: str, subjects: Collection[str]) -> set[str]:
-        """Return the leaf switches of the NICs among the subjects; of all NICs where the subjects name none.
+        """Return the leaf switches of a host's NICs in `subjects`; of all its NICs if `subjects` has none.
 
-        A leaf is named by its address, else by rack and rail.
+        A leaf is named by its address, or else by rack and rail.
         """
         nics = self._nics.get(host, {})
         named_nics = [nics[subject] for subject in subjects if subject in nics] or list(nics.values())
@@ -69,24 +69,24 @@ def _leaf(nic: Nic) -> str:
 
 
 class NetworkFindings:
-    """Finds the failures that are no fault of a single host."""
+    """Identifies the audit failures of hosts that the network causes."""
 
     def __init__(
         self, audits: AuditHistory, places: Places, hosts_of: Callable[[Alert], Iterator[str]]
     ) -> None:
-        """`hosts_of`: returns the hosts that an alert concerns."""
+        """Keep the sources. `hosts_of`: returns the hosts that an alert concerns."""
         self._audits, self._places, self._hosts_of = audits, places, hosts_of
         self._alerts: dict[str, Alert] = {}
 
     def take_alert(self, alert: Alert) -> None:
-        """Take a message of `fabric.alerts`."""
+        """Process a record of `fabric.alerts`."""
         if alert["state"] == AlertState.CLEARED:
             self._alerts.pop(alert["alert_id"], None)
         elif alert["kind"] in NETWORK_ALERTS:
             self._alerts[alert["alert_id"]] = alert
 
     def obstacle(self, host: str, outcome: Outcome, since_ns: int) -> str:
-        """Return why a failed check is no reason to drain its host; empty if it is one."""
+        """Return why the network explains a failed check of a host; empty if the host is to be drained."""
         if outcome.category not in NETWORK:
             return ""
         for alert_id, alert in self._alerts.items():
@@ -102,7 +102,7 @@ class NetworkFindings:
         return f"{outcome.check}: a fault of the network: {names} at the same leaf switch fail it too"
 
     def _sharers(self, host: str, outcome: Outcome, since_ns: int) -> list[str]:
-        """Return the other hosts at the same leaf switch that fail the check."""
+        """Return the other hosts at the same leaf switch that fail the same check."""
         leaves = self._places.leaves_of(host, outcome.subjects)
         return [
             other

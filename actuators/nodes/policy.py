@@ -1,8 +1,8 @@
 """Policy of node actions: decides by hosts' fitness which nodes of a scheduler to drain and resume.
 
 Pure logic. Only drains by this system are ever resumed; their reasons are written by `reason_of`. `Caps`
-limits the drains. It counts the nodes that others drained, too. Where a rack is one unit, its nodes are
-drained for the failure of any of their hosts, and resumed once that host has passed.
+limits the drains, and also counts nodes that others drained. If a rack is one unit, its nodes are drained for
+the failure of any of their hosts, and resumed once that host has passed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REASON: Final = re.compile(rf"{PREFIX} run=(\S+) checks=(\S+?)(?: of=(\S+))?: "
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node as the scheduler describes it. `reason`: reason of its drain; may be empty."""
+    """The state of a node according to the scheduler. `reason`: reason of its drain; may be empty."""
 
     name: str
     is_out: bool
@@ -42,7 +42,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class NodeStep:
-    """An action on a node, or the reason why none is taken."""
+    """An action on a node, or the reason why no action is taken."""
 
     node: str
     host: str
@@ -65,13 +65,13 @@ class NodeStep:
 
     @property
     def decision_id(self) -> str:
-        """Id of the action: the same run gives the same id. In a long id, a digest replaces the end."""
+        """Id of the action; the same run gives the same id. If it is too long, a digest replaces its end."""
         return decision_id(self.action, self.node, self.run)
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The rules of each node, and the surroundings that limit drains."""
+    """The rules, places and network failures of the fleet, which decide on drains of its nodes."""
 
     rules_of: Callable[[str], NodeRules]
     """Returns the rules of a node."""
@@ -84,16 +84,16 @@ class Fleet:
     now_ns: int = 0
 
     def host_of(self, node: str) -> str:
-        """Return the host of a node."""
+        """Return the name of the host that a scheduler's node runs on."""
         return self.host_by_node.get(node, node)
 
     def rack_of(self, node: str) -> str | None:
-        """Return the rack of a node; None if it is not known."""
+        """Return the rack of a node; None if the rack is unknown."""
         return self.places.rack_of(self.host_of(node))
 
 
 def decision_id(action: FlowAction, node: str, run: str) -> str:
-    """Return the id of an action; in a long one, a digest replaces the end."""
+    """Return the id of an action on a node for a run; if the id is too long, a digest replaces its end."""
     full = f"{action.lower()} {node} {run}"
     if len(full) <= MAX_ID:
         return full
@@ -102,12 +102,12 @@ def decision_id(action: FlowAction, node: str, run: str) -> str:
 
 
 def is_ours(reason: str) -> bool:
-    """Return True if a reason is that of a drain by this system."""
+    """Return True if a drain with this reason was made by this system."""
     return reason.startswith(PREFIX)
 
 
 def drain_of(reason: str) -> tuple[str, tuple[str, ...], str] | None:
-    """Return run, checks and other host of the reason of a drain by this system; None for another reason."""
+    """Return run, checks and failed host from this system's drain reason; None for a reason by others."""
     parsed = _REASON.match(reason)
     return None if parsed is None else (parsed[1], tuple(parsed[2].split(",")), parsed[3] or "")
 
@@ -121,7 +121,7 @@ def is_same_drain(reason: str, other: str) -> bool:
 def reason_of(failures: Sequence[Outcome], cause_host: str = "") -> str:
     """Return the reason of a drain: run, checks and findings in one line, without quotes.
 
-    `cause_host`: the host that failed, if it is another one's.
+    `cause_host`: the host that failed, if the node belongs to another host.
     """
     names = failures[0].check
     for failure in failures[1:]:
@@ -135,7 +135,7 @@ def reason_of(failures: Sequence[Outcome], cause_host: str = "") -> str:
 
 
 def plan(nodes: Iterable[NodeState], fitness: Mapping[str, HostFitness], fleet: Fleet) -> list[NodeStep]:
-    """Return the resumes, then the drains; the host with the most errors is drained first.
+    """Return the resumes, then the drains, the host with the most errors first.
 
     A resume in the same pass does not allow one more drain, because the scheduler has not confirmed it.
     """
@@ -186,7 +186,7 @@ def _units(nodes: Iterable[NodeState], fleet: Fleet) -> list[Unit]:
 def _drains(
     node: NodeState, failures: Sequence[Outcome], unit: Unit, fleet: Fleet, caps: Caps
 ) -> Iterator[NodeStep]:
-    """Yield the drains of the unit of a node that failed, or the node's drain with its obstacle."""
+    """Yield the drains of all nodes of a failed node's unit, or of that node alone if an obstacle exists."""
     host, rules = fleet.host_of(node.name), unit.rules
     obstacles = [_obstacle(host, failure, rules, fleet) for failure in failures]
     reasons = tuple(one for one, text in zip(failures, obstacles, strict=True) if not text[0])
@@ -218,7 +218,7 @@ def _drains(
 
 
 def _of_unit(step: NodeStep, node: NodeState) -> NodeStep:
-    """Return the step, with an obstacle for a node of the unit that is out."""
+    """Return the step of a node in the unit; with an obstacle if the node is already drained or down."""
     if step.obstacle or not node.is_out:
         return step
     text = _DRAINED if is_ours(node.reason) else f"already out: {node.reason or node.state}"
@@ -226,7 +226,7 @@ def _of_unit(step: NodeStep, node: NodeState) -> NodeStep:
 
 
 def _obstacle(host: str, failure: Outcome, rules: NodeRules, fleet: Fleet) -> tuple[str, bool]:
-    """Return why a failure is no reason to drain yet, and whether only time is missing."""
+    """Return why a failure must not cause a drain yet, and whether only a waiting time prevents it."""
     if shared := fleet.network_obstacle(host, failure):
         return shared, False
     wait_ns = failure.at_ns + rules.network_wait_ns - fleet.now_ns
@@ -237,7 +237,7 @@ def _obstacle(host: str, failure: Outcome, rules: NodeRules, fleet: Fleet) -> tu
 
 
 def _lasting(host_fitness: HostFitness | None, rules: NodeRules) -> list[Outcome]:
-    """Return the failures that drain, and lasted for enough runs."""
+    """Return the failures of checks that cause drains and that lasted for enough runs."""
     if host_fitness is None:
         return []
     return [
@@ -250,9 +250,9 @@ def _lasting(host_fitness: HostFitness | None, rules: NodeRules) -> list[Outcome
 
 
 def _resume(node: NodeState, fitness: Mapping[str, HostFitness], fleet: Fleet) -> NodeStep | None:
-    """Return the resume of a node that this system drained, with an obstacle until enough runs are clean.
+    """Return the step that resumes a node drained by this system, with an obstacle until it is clean.
 
-    None if the node is not to be resumed.
+    The obstacle lasts until enough runs have passed. Return None if the node is not to be resumed.
     """
     host, rules = fleet.host_of(node.name), fleet.rules_of(node.name)
     drain = drain_of(node.reason)
@@ -289,7 +289,7 @@ def _resume(node: NodeState, fitness: Mapping[str, HostFitness], fleet: Fleet) -
 
 
 def _not_clean(check: str, outcomes: Sequence[Outcome], drained_by: str, rules: NodeRules) -> str:
-    """Return the reason why a check does not count as repaired; empty if it does."""
+    """Return the reason why a check does not count as repaired; empty if it counts."""
     clean = 0
     for outcome in outcomes:
         if outcome.run == drained_by or outcome.status is not AuditStatus.PASSED:

@@ -1,7 +1,7 @@
 """The service that drains and resumes nodes: reads the log, and acts at once on a verdict.
 
-The operator decides; the effector only transports. Nothing is kept in files: after a kill, the successor
-reads the log and asks the scheduler. One process acts at a time; a lock ensures this on one machine.
+The operator decides; the effector only transmits. Nothing is stored in files: after a kill, the successor
+reads the log and queries the scheduler. One process acts at a time; a lock ensures this on one machine.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EFFECTORS: Final[Mapping[str, Callable[[NodeSettings], NodeEffector]]] = {
 
 
 def effector_of(settings: NodeSettings) -> NodeEffector:
-    """Return the effector of the scheduler. Raises ValueError."""
+    """Return the node effector for the configured scheduler. Raises ValueError for bad settings."""
     if settings.scheduler not in EFFECTORS:
         names = "slurm, kubernetes or slinky"
         raise ValueError(f"scheduler {settings.scheduler!r}: expected {names} (actuators.nodes.scheduler)")
@@ -63,7 +63,7 @@ def effector_of(settings: NodeSettings) -> NodeEffector:
 
 
 class Drains:
-    """The operator of one scheduler on a log. Use it as `with Drains.open(...)`."""
+    """The drain operator of one scheduler, connected to a log. Use it as `with Drains.open(...)`."""
 
     def __init__(
         self, settings: ActuatorSettings, effector: NodeEffector, reader: TopicReader, by: str
@@ -87,7 +87,7 @@ class Drains:
     @classmethod
     @contextmanager
     def open(cls, settings: ActuatorSettings, effector: NodeEffector, by: str) -> Iterator[Drains]:
-        """Yield drains that have read the log to its end. Raises LogUnavailable; ValueError for bad keys."""
+        """Yield a `Drains` that has read the whole log. Raises LogUnavailable, or ValueError for bad keys."""
         recent = back(settings.nodes.max_age_s + MARGIN_S)
         starts: dict[Topic[Any], Start] = {
             **dict.fromkeys((CONFIG, INVENTORY, REPAIRS, ALERTS), BEGINNING),
@@ -99,18 +99,18 @@ class Drains:
             yield drains
 
     def poll(self) -> None:
-        """Take the messages that arrive within a moment. Raises LogUnavailable."""
+        """Process the messages that arrive within a short wait. Raises LogUnavailable."""
         self._take(self._reader.poll(POLL_S, at_once=True))
 
     def act(self, *, observe: bool = False, is_urgent: bool = False) -> list[Done]:
         """Carry out the due actions; `is_urgent`: read only the nodes of hosts that have just failed.
 
-        Raises NodeError, and ValueError if the log does not accept a record.
+        Raises NodeError, and ValueError if the log refuses a record.
         """
         return self._actuator.run_urgent() if is_urgent else self._actuator.run(observe=observe)
 
     def publish(self, reports: Sequence[ActionReport], repairs: Sequence[Repair]) -> None:
-        """Return once the log has the records. Raises ValueError."""
+        """Publish the records, and return once the log has stored them. Raises ValueError."""
         for report in reports:
             self._publisher.publish(ACTIONS, report["host"], report)
         for repair in repairs:
@@ -143,7 +143,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def act_once(settings: ActuatorSettings, by: str, *, observe: bool = False) -> list[Done]:
-    """Act on the newest verdicts once. Raises ValueError if scheduler or log do not answer."""
+    """Act on the newest verdicts once. Raises ValueError if the scheduler or the log does not answer."""
     effector = effector_of(settings.nodes)
     with alone(settings.node_lock_path), Drains.open(settings, effector, by) as drains:
         try:
@@ -153,7 +153,7 @@ def act_once(settings: ActuatorSettings, by: str, *, observe: bool = False) -> l
 
 
 class DrainService:
-    """Acts until a stop, and continues after a failure of log or scheduler."""
+    """Drains and resumes nodes until stopped, and continues after a failure of log or scheduler."""
 
     def __init__(self, settings: ActuatorSettings, effector: NodeEffector, stopping: StopRequest) -> None:
         self._settings, self._effector, self._stopping = settings, effector, stopping
@@ -163,7 +163,7 @@ class DrainService:
         self._due_s = self._status_s = 0.0
 
     def run(self) -> None:
-        """Act until a stop."""
+        """Drain and resume nodes until stopped."""
         pause_s = FIRST_RETRY_S
         while not self._stopping.is_set():
             try:
@@ -230,7 +230,7 @@ class DrainService:
 
 
 def main(settings: ActuatorSettings) -> int:
-    """Drain and resume nodes until SIGTERM or SIGINT. Return the exit code: 0 stopped, 2 cannot start."""
+    """Drain and resume nodes until SIGTERM or SIGINT. Return 0 after a stop, 2 if it cannot start."""
     stopping = StopRequest()
     stopping.set_on_signals()
     try:

@@ -1,6 +1,7 @@
 """Summarises the actions on flows and nodes that were taken about the subject of an alert.
 
-A decision names its reason: a cable, NIC, host or contended link. A report names it and its outcome.
+The reason of a decision names a cable, NIC, host or contended link. A report names the decision and its
+outcome.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TEXTS: Final = {
 
 
 class ActionSummary:
-    """The number of actions by subject and kind."""
+    """Counts the actions by subject and kind, for the texts of notifications."""
 
     def __init__(self) -> None:
         self._subjects: OrderedDict[str, str] = OrderedDict()
@@ -35,13 +36,13 @@ class ActionSummary:
         """Maps subject to time, action and decision id."""
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a message of `fabric.decisions`."""
+        """Note the subject of a record of `fabric.decisions`."""
         self._subjects[decision["decision_id"]] = decision["reason"]["subject"]
         if len(self._subjects) > MAX_DECISIONS:
             self._subjects.popitem(last=False)
 
     def take_report(self, report: ActionReport) -> None:
-        """Take a message of `fabric.actions`."""
+        """Count the outcome of a record of `fabric.actions`."""
         if report["outcome"] not in _EFFECTIVE:
             return
         is_node = report["action"] in (FlowAction.DRAIN, FlowAction.RESUME)
@@ -55,7 +56,7 @@ class ActionSummary:
                 self._times.popitem(last=False)
 
     def text(self, alert: Alert) -> str:
-        """Return the actions about an alert, from shortly before it was raised on."""
+        """Return a text on the actions about an alert's subject, from shortly before the alert began."""
         since_ns = alert["raised_ns"] - 60_000_000_000
         names = {alert["subject"], *alert["grouped"], *alert["links"], *alert["nics"]}
         names |= {cable_id(link) for link in alert["links"] if link.count(">") == 1 and "<>" not in link}

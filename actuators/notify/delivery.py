@@ -1,7 +1,7 @@
 """Delivers the alerts of the log to one receiver: reads, plans, sends, and then commits.
 
 Positions are committed only after the receiver has accepted. If the process dies in between, its successor
-sends that notification once more, with the same identity. A receiver that does not answer is tried again
+sends that notification once more, with the same identity. If a receiver does not answer, sending is repeated
 after growing pauses; meanwhile news is merged, and nothing is dropped.
 """
 
@@ -44,7 +44,7 @@ RECENT_NS: Final = 3600 * NS_PER_S
 
 @dataclass(slots=True)
 class DeliveryCounters:
-    """Counts of a delivery since its start, and its fault."""
+    """Counts of notifications since the start of a delivery, and its present fault."""
 
     accepted: int = 0
     retries: int = 0
@@ -57,7 +57,7 @@ class DeliveryCounters:
 
 
 class Delivery:
-    """The delivery to one receiver."""
+    """Delivers the alerts of the log to one receiver."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Delivery:
     # --------------------------------------------------------------------------------------- the loop
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
-        """Deliver until `is_stopping`. A failure of the log is reported and tried again."""
+        """Deliver until `is_stopping` returns True. A failure of the log is reported, then retried."""
         pause_s = FIRST_RETRY_S
         try:
             while not is_stopping():
@@ -122,7 +122,7 @@ class Delivery:
             self._receiver.close()
 
     def step(self) -> None:
-        """Read for a moment, send due notifications, and commit. Raises LogUnavailable."""
+        """Read the log for a short time, send due notifications, and commit. Raises LogUnavailable."""
         reader = self._reader
         if reader is None:
             raise LogUnavailable("the log is not connected")
@@ -164,9 +164,9 @@ class Delivery:
         self.is_ready = True
 
     def _restore(self, messages: list[Message], *, is_first: bool) -> None:
-        """Take the alerts of the log: those before the committed positions as handled, the others as new.
+        """Take the log's alerts: those before the committed positions as handled, later alerts as new.
 
-        A first process takes the active alerts as new, and those that are over as handled.
+        A first process takes the active alerts as new, and alerts that are over as handled.
         """
         records = [(message, alert) for message in messages if (alert := self._decoded(message)) is not None]
         last = {alert["alert_id"]: message for message, alert in records}
@@ -183,7 +183,7 @@ class Delivery:
                 self._plan.restore(alert, message.append_ns)
 
     def _take(self, message: Message) -> None:
-        """Take a message of any topic."""
+        """Process a message of any topic."""
         record = self._decoded(message)
         if message.topic == ALERT_NOTES.name:
             self._notes.take(message.key, record)
@@ -237,7 +237,7 @@ class Delivery:
             self._commit(self._reader, at_once=True)
 
     def _fail(self, notification: Notification, error: DeliveryError) -> None:
-        """Retry later; give up what the receiver refuses for its content."""
+        """Retry a notification later; give it up if the receiver refuses its content for good."""
         self._attempts += 1
         self._set_fault(f"receiver {self.name}: {error}")
         if error.is_final and self._attempts >= FINAL_ATTEMPTS:
@@ -279,7 +279,7 @@ class Delivery:
 
 
 def rules_of(settings: NotifySettings, name: str) -> PlanRules:
-    """Return the rules of a receiver."""
+    """Return the times and limits for a receiver's plan."""
     return PlanRules(
         group_wait_ns=round(settings.group_wait_s * NS_PER_S),
         group_interval_ns=round(settings.group_interval_s * NS_PER_S),

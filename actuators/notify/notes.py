@@ -1,6 +1,6 @@
-"""The notes of operators, and which alerts they concern.
+"""The notes of operators, and the alerts that they concern.
 
-A note concerns the alerts of its subject, or those whose links, hosts or racks *all* match its pattern. So
+A note concerns the alerts of its subject, or alerts whose links, hosts or racks *all* match its pattern. So
 the maintenance of one rack does not silence an alert about the whole fabric.
 """
 
@@ -16,7 +16,7 @@ from schemas.records import Alert, AlertNote, NoteComment, NoteScope
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The time in which an alert causes no notification, and the note that sets it."""
+    """A period in which an alert causes no notification, and the note that sets it."""
 
     from_ns: int
     until_ns: int
@@ -24,12 +24,12 @@ class Silence:
 
 
 def _cable(name: str) -> str:
-    """Return the cable of a directed link; return another name as it is."""
+    """Return the cable of a directed link; return any other name unchanged."""
     return cable_id(name) if name.count(">") == 1 and "<>" not in name else name
 
 
 def hosts_of(alert: Alert, hosts: Container[str]) -> Iterator[str]:
-    """Yield the hosts that an alert concerns; `hosts` are those of the inventory."""
+    """Yield the hosts that an alert concerns; `hosts`: all hosts in the inventory."""
     yield from (host_of(nic) for nic in alert["nics"])
     for name in (alert["subject"], *alert["grouped"]):
         ends = name.replace("<>", ">").split(">") if ">" in name else []
@@ -46,7 +46,7 @@ class NoteIndex:
         """Maps host to its rack, for all hosts of the inventory."""
 
     def take(self, key: str, note: AlertNote | None) -> None:
-        """Take a message of `fabric.alert-notes`; None removes the notes of the key."""
+        """Keep a record of `fabric.alert-notes`; None removes the notes of the key."""
         if note is None:
             self.notes.pop(key, None)
         else:
@@ -57,7 +57,7 @@ class NoteIndex:
         self._racks[host] = rack
 
     def of(self, alert: Alert) -> list[AlertNote]:
-        """Return the notes that concern an alert, that of its subject first."""
+        """Return the notes that concern an alert, first the note of its subject."""
         own = self.notes.get(alert["subject"])
         selected = (note for note in self.notes.values() if note["pattern"] and self._selects(note, alert))
         return [*([own] if own is not None else []), *selected]
@@ -67,7 +67,7 @@ class NoteIndex:
         return bool(names) and all(fnmatchcase(name, note["pattern"]) for name in names)
 
     def _names(self, alert: Alert, scope: NoteScope) -> set[str]:
-        """Return the names of an alert that the pattern of a note of this scope must match."""
+        """Return the names in an alert that must match the pattern of a note with this scope."""
         if scope == NoteScope.LINK:
             names = (alert["subject"], *alert["grouped"], *alert["links"])
             return {_cable(name) for name in names if ">" in name}
@@ -75,7 +75,7 @@ class NoteIndex:
         return hosts if scope == NoteScope.HOST else {self._racks.get(host) or "" for host in hosts}
 
     def silences(self, alert: Alert) -> list[Silence]:
-        """Return the silences and maintenance windows of an alert, past and future ones too."""
+        """Return all silences and maintenance windows of an alert: past, present and future."""
         return [
             Silence(note["silent_from_ns"], note["silent_until_ns"], note)
             for note in self.of(alert)
@@ -83,7 +83,7 @@ class NoteIndex:
         ]
 
     def silence_at(self, alert: Alert, at_ns: int) -> Silence | None:
-        """Return the silence in force at a time, the one that ends last; None if there is none."""
+        """Return the silence in force at a time; of several, the last to end; None if there is none."""
         in_force = [one for one in self.silences(alert) if one.from_ns <= at_ns < one.until_ns]
         return max(in_force, key=lambda one: one.until_ns, default=None)
 
@@ -92,11 +92,11 @@ class NoteIndex:
         return any((note["acknowledged_ns"] or 0) > alert["raised_ns"] for note in self.of(alert))
 
     def is_quiet(self, alert: Alert, at_ns: int) -> bool:
-        """Return whether operators have acknowledged or silenced an alert."""
+        """Return whether an alert is acknowledged, or silenced at `at_ns`."""
         return self.is_acknowledged(alert) or self.silence_at(alert, at_ns) is not None
 
     def owner_of(self, alert: Alert) -> str:
-        """Return the owner of an alert; empty if there is none."""
+        """Return the owner that operators set for an alert; empty if there is none."""
         return next((note["owner"] for note in self.of(alert) if note["owner"]), "")
 
     def comments_of(self, alert: Alert) -> list[NoteComment]:
@@ -105,7 +105,7 @@ class NoteIndex:
 
 
 def state_text(index: NoteIndex, alert: Alert, at_ns: int) -> str:
-    """Return in a few words what operators noted of an alert, for tables: acknowledged, silent, owner."""
+    """Return a short text on an alert's notes, for tables: acknowledged, silent, owner."""
     silence = index.silence_at(alert, at_ns)
     return ", ".join(_state_parts(index, alert, silence))
 

@@ -2,9 +2,10 @@
 
 Both plans are pure: times are arguments, and nothing is sent here.
 
-`GroupPlan` serves receivers that people read: it groups by kind and shard, waits for more of the same cause,
-repeats alerts that nobody acknowledged, and respects silences. `SyncPlan` serves Alertmanager, which does all
-of that itself: it transmits each record at once, and all active alerts at even intervals.
+`GroupPlan` serves receivers that people read: it groups alerts by kind and shard, waits for more alerts of
+the same cause, repeats alerts that nobody acknowledged, and respects silences. `SyncPlan` serves
+Alertmanager, which does all this itself: it transmits each record at once, and all active alerts at even
+intervals.
 
 The state follows from the log, the committed positions and the time up to which silences and reminders were
 handled. A successor computes it again, so no file is needed.
@@ -41,7 +42,7 @@ GroupKey = tuple[AlertKind, str]
 
 @dataclass(frozen=True, slots=True)
 class PlanRules:
-    """Times and limits of a receiver."""
+    """Times and limits of a receiver's notifications."""
 
     group_wait_ns: int
     group_interval_ns: int
@@ -51,15 +52,15 @@ class PlanRules:
     min_severity: Severity = Severity.INFO
 
     def is_wanted(self, alert: Alert) -> bool:
-        """Return whether an alert is severe enough."""
+        """Return whether an alert is severe enough for this receiver."""
         return SEVERITIES.index(alert["severity"]) >= SEVERITIES.index(self.min_severity)
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """Alerts to send together. `firing` and `resolved` hold new alerts, and all active ones of the group.
+    """Alerts to send together. `firing` and `resolved` hold new alerts and all active ones of the group.
 
-    `settles`: messages that are handled once the receiver has accepted it.
+    `settles`: messages that are handled once the receiver has accepted the notification.
     """
 
     key: GroupKey | None
@@ -72,19 +73,19 @@ class Notification:
 
 
 class Plan(Protocol):
-    """The interface of a plan."""
+    """The interface of `GroupPlan` and `SyncPlan`: decides which alerts to send, and when."""
 
     def restore(self, alert: Alert, arrived_ns: int) -> None:
-        """Take a record that a former process handled."""
+        """Add an alert record that a former process handled."""
 
     def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
-        """Take a new record; the plan settles its token at once, or once it is sent."""
+        """Add a new alert record; the plan settles its token at once, or once the alert is sent."""
 
     def take_note(self) -> None:
         """Note that the notes of operators have changed."""
 
     def next(self, now_ns: int) -> Notification | None:
-        """Return the notification that is due at a time, else None."""
+        """Return the notification that is due at `now_ns`; None if none is due."""
 
     def accepted(self, notification: Notification, now_ns: int) -> None:
         """Note that the receiver has accepted a notification."""
@@ -98,7 +99,7 @@ class Plan(Protocol):
 
 @dataclass(slots=True)
 class _Active:
-    """An active alert. `is_sent`: the receiver knows it."""
+    """An active alert. `is_sent`: the receiver has accepted a notification of it."""
 
     alert: Alert
     arrived_ns: int
@@ -107,7 +108,7 @@ class _Active:
 
 @dataclass(slots=True)
 class _Pending:
-    """News of one alert that the receiver does not know yet."""
+    """A change of one alert that the receiver has not accepted yet."""
 
     alert: Alert
     since_ns: int
@@ -116,7 +117,7 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Group:
-    """The pending news and the last notification of one cause."""
+    """The pending changes and the last notification of the alerts of one cause."""
 
     pending: dict[str, _Pending] = field(default_factory=dict)
     active: dict[str, _Active] = field(default_factory=dict)
@@ -124,7 +125,7 @@ class _Group:
 
 
 class GroupPlan:
-    """The plan of a receiver that people read. `handled_ns`: the committed time; 0 if there is none."""
+    """The plan for a receiver that people read. `handled_ns`: the committed time; 0 if there is none."""
 
     def __init__(self, rules: PlanRules, notes: NoteIndex, positions: Positions, handled_ns: int) -> None:
         self._rules, self._notes, self._positions = rules, notes, positions
@@ -149,7 +150,7 @@ class GroupPlan:
     # --------------------------------------------------------------------------------------- records
 
     def restore(self, alert: Alert, arrived_ns: int) -> None:
-        """Take a record that a former process handled: its alert was sent, unless a silence prevented it."""
+        """Add a record that a former process handled: its alert was sent, unless a silence prevented it."""
         if alert["state"] == AlertState.CLEARED:
             self._close(alert)
             return
@@ -165,7 +166,7 @@ class GroupPlan:
             self._withheld[alert["alert_id"]] = active
 
     def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
-        """Take a new record."""
+        """Add a new alert record to its group; settle its token at once if no notification is needed."""
         self._positions.open(token)
         is_wanted = alert["alert_id"] in self._active or self._rules.is_wanted(alert)
         if not is_wanted or self._is_repeated(alert):
@@ -240,18 +241,20 @@ class GroupPlan:
         self._with_news[key] = group
 
     def _is_silent(self, alert: Alert, arrived_ns: int, at_ns: int) -> bool:
-        """Return whether an alert that arrived at `arrived_ns` is silent at `at_ns`. A silence does not stop
-        what was under way when it began."""
+        """Return whether an alert that arrived at `arrived_ns` is silent at `at_ns`.
+
+        A silence does not affect alerts that arrived before it began.
+        """
         silence = self._notes.silence_at(alert, at_ns)
         return silence is not None and silence.from_ns <= arrived_ns
 
     def take_note(self) -> None:
-        """Do nothing: notes are read when something is due."""
+        """Do nothing: the plan reads notes when a notification is due."""
 
     # --------------------------------------------------------------------------------------- due
 
     def next(self, now_ns: int) -> Notification | None:
-        """Return the most urgent notification that is due; None if nothing is."""
+        """Return the most urgent notification that is due; None if none is due."""
         self._end_silences(now_ns)
         if not self._has_budget(now_ns):
             return None
@@ -263,8 +266,10 @@ class GroupPlan:
         return None
 
     def _first_due(self, now_ns: int) -> GroupKey | None:
-        """Return the most urgent group with news that is due. Groups are ranked some at a time, because a
-        flood has thousands."""
+        """Return the most urgent group with changes that are due; None if no group is due.
+
+        Each call ranks only some groups, because a flood has thousands.
+        """
         while self._queue:
             key = self._queue[0]
             if key in self._with_news and self._is_due(self._with_news[key], now_ns):
@@ -279,7 +284,7 @@ class GroupPlan:
         return self._queue[0] if self._queue else None
 
     def _end_silences(self, now_ns: int) -> None:
-        """Enqueue the alerts that a silence withheld and that are silent no more."""
+        """Enqueue the alerts that a silence withheld and that are no longer silent."""
         for name, active in list(self._withheld.items()):
             if not self._is_silent(active.alert, active.arrived_ns, now_ns):
                 ends = [s.until_ns for s in self._notes.silences(active.alert) if s.until_ns <= now_ns]
@@ -299,7 +304,7 @@ class GroupPlan:
         return -severity, min(p.since_ns for p in group.pending.values()), key
 
     def _first_reminder(self, now_ns: int) -> GroupKey | None:
-        """Return a group with an alert that is due to be sent again; it is looked for each second."""
+        """Return a group with an alert that is due to be sent again; search once a second."""
         if now_ns < self._reminders_at_ns:
             return None
         due = (key_of(a.alert) for a in self._active.values() if self._is_reminder_due(a, now_ns))
@@ -311,7 +316,8 @@ class GroupPlan:
     def _is_reminder_due(self, active: _Active, now_ns: int) -> bool:
         """Return whether a reminder of an alert is due.
 
-        Reminders come at the arrival plus whole multiples of the interval, so that they outlive a restart.
+        Reminders are due at the arrival plus whole multiples of the interval, so a restart does not shift
+        them.
         """
         if not active.is_sent:
             return False
@@ -370,7 +376,7 @@ class GroupPlan:
             self._forget_groups(now_ns)
 
     def _forget_groups(self, now_ns: int) -> None:
-        """Forget groups without alerts whose last notification delays no other."""
+        """Forget groups that have no alerts and whose last notification delays no other notification."""
         old_ns = now_ns - self._rules.group_interval_ns
         self._groups = {
             key: g for key, g in self._groups.items() if g.active or g.pending or g.sent_ns >= old_ns
@@ -387,7 +393,7 @@ class GroupPlan:
 
 
 class SyncPlan:
-    """The plan of Alertmanager: each record in the order of the log, and all active alerts repeatedly."""
+    """The plan for Alertmanager: each record in the order of the log, and all active alerts repeatedly."""
 
     def __init__(self, rules: PlanRules, positions: Positions) -> None:
         self._rules, self._positions = rules, positions
@@ -400,12 +406,12 @@ class SyncPlan:
         """Ids of the alerts that are still to be transmitted again."""
 
     def restore(self, alert: Alert, arrived_ns: int) -> None:
-        """Take a record that a former process transmitted."""
+        """Add an alert record that a former process transmitted."""
         if alert["alert_id"] in self._active or self._rules.is_wanted(alert):
             self._update(alert, arrived_ns)
 
     def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
-        """Take a new record."""
+        """Add a new alert record, to be transmitted in the order of the log."""
         self._positions.open(token)
         is_wanted = alert["alert_id"] in self._active or self._rules.is_wanted(alert)
         if not is_wanted or self._is_repeated(alert):
@@ -435,7 +441,7 @@ class SyncPlan:
         self._resend_at_ns = 0
 
     def next(self, now_ns: int) -> Notification | None:
-        """Return the next new records; without any, a part of all active alerts if they are due."""
+        """Return the next new records; if there are none, a part of all active alerts when due."""
         if self._pending:
             return self._news()
         if not self._resend and now_ns >= self._resend_at_ns:
@@ -449,7 +455,7 @@ class SyncPlan:
         return _transmission(alerts, (), is_reminder=True)
 
     def _valid(self, names: list[str]) -> list[str]:
-        """Return the ids of the alerts to transmit again; none that an active alert has replaced."""
+        """Return the ids of the alerts to transmit again, without ids that an active alert has replaced."""
         active = {_labels_key(alert) for alert in self._active.values()} if names else ()
         return [
             name
@@ -462,7 +468,7 @@ class SyncPlan:
         return self._active[alert_id] if alert_id in self._active else self._resolved[alert_id][0]
 
     def _news(self) -> Notification:
-        """Return the longest start of the new records without two of the same labels."""
+        """Return the first new records, up to the second record with the same labels."""
         records: dict[tuple[str, ...], Alert] = {}
         tokens = []
         for alert, token in self._pending[:MAX_ALERTS]:
@@ -483,7 +489,7 @@ class SyncPlan:
         self._positions.settle(token for token in notification.settles if token not in open_tokens)
 
     def handled_ns(self, now_ns: int) -> int:
-        """Return the time up to which all is handled: Alertmanager has its own reminders."""
+        """Return `now_ns`: Alertmanager itself handles all silences and reminders."""
         return now_ns
 
     def waiting(self) -> int:
@@ -501,7 +507,7 @@ def key_of(alert: Alert) -> GroupKey:
 
 
 def _labels_key(alert: Alert) -> tuple[str, ...]:
-    """Return what identifies an alert to Alertmanager: a later alert of the same subject replaces it."""
+    """Return the labels that identify an alert to Alertmanager; a later alert with the same replaces it."""
     return alert["kind"], alert["shard"], alert["subject"], alert["severity"]
 
 

@@ -2,7 +2,7 @@
 
 Notifications are accepted in another order than their messages were appended. So a commit holds the offset of
 the first message that is not settled, and in its metadata the settled offsets above. A successor then repeats
-no more than the notification that was under way.
+no more than the notification that was being sent.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ MAX_METADATA: Final = 3_500
 
 @dataclass(slots=True)
 class Mark:
-    """A committed position: the offset, the settled offsets from there on, and the time up to which silences
-    and reminders are handled."""
+    """A committed position: the offset, and the settled offsets from there on.
+
+    `handled_ns`: time up to which silences and reminders are handled.
+    """
 
     offset: int
     settled: set[int] = field(default_factory=set)
@@ -33,7 +35,7 @@ class Mark:
 
 
 def encode_metadata(settled: Iterable[int], handled_ns: int) -> str:
-    """Return the metadata of a commit; the highest offsets are dropped where it would be too long."""
+    """Return the metadata of a commit; if it is too long, the highest offsets are dropped."""
     ranges = _ranges(settled)
     while len(text := json.dumps([handled_ns, ranges], separators=(",", ":"))) > MAX_METADATA:
         ranges = ranges[: len(ranges) * 3 // 4]
@@ -41,7 +43,7 @@ def encode_metadata(settled: Iterable[int], handled_ns: int) -> str:
 
 
 def decode_mark(offset: int, metadata: str) -> Mark:
-    """Return the mark of a commit. Metadata of another form counts as empty."""
+    """Return the mark of a commit. Metadata in another format counts as empty."""
     try:
         handled_ns, ranges = json.loads(metadata)
         settled = {
@@ -77,7 +79,7 @@ class Positions:
             self._next.setdefault(place, 0)
 
     def is_news(self, place: Place, offset: int) -> bool:
-        """Return whether a message is still to be handled."""
+        """Return whether a message has not been handled yet."""
         return offset >= self._next.get(place, 0) and offset not in self._settled[place]
 
     def open(self, token: Token) -> None:
@@ -94,12 +96,12 @@ class Positions:
             self._changed.add(place)
 
     def commits(self, handled_ns: int, *, everywhere: bool = False) -> dict[Place, tuple[int, str]]:
-        """Return the offsets and metadata to commit: of changed partitions, or `everywhere`."""
+        """Return, by partition, offset and metadata to commit; only for changes, or `everywhere`."""
         places = set(self._next) if everywhere else self._changed
         return {place: self._commit(place, handled_ns) for place in sorted(places)}
 
     def committed(self) -> None:
-        """Note that the log has the last commits."""
+        """Note that the log has stored the last commits."""
         self._changed.clear()
 
     def _commit(self, place: Place, handled_ns: int) -> tuple[int, str]:

@@ -13,7 +13,7 @@ DOCUMENTATION: Final = "file:///usr/share/doc/fabrictime"
 
 @dataclass(frozen=True, slots=True)
 class Runbook:
-    """The title of a kind of alert, and the next step of an operator."""
+    """The title of a kind of alert, and the next step proposed to an operator."""
 
     title: str
     next_step: str
@@ -117,16 +117,16 @@ RUNBOOKS: Final[dict[AlertKind, Runbook]] = {
 
 
 def runbook_of(kind: AlertKind) -> Runbook:
-    """Return the runbook of a kind; for one of a newer version, the step to upgrade."""
+    """Return the runbook of a kind of alert; for a kind of a newer version, the step to upgrade."""
     return RUNBOOKS.get(kind, RUNBOOKS[AlertKind.UNKNOWN])
 
 
 def title_of(kind: AlertKind, is_over: bool = False) -> str:
-    """Return the title of a kind, in the past tense if the trouble is over."""
+    """Return the title of a kind of alert, in the past tense if the alert is over."""
     runbook = runbook_of(kind)
     return (runbook.past_title if is_over else "") or runbook.title
 
 
 def page_of(kind: AlertKind, base: str) -> str:
-    """Return the address of the runbook page of a kind."""
+    """Return the URL of the runbook page about a kind of alert; `base`: URL of the documentation."""
     return f"{base.rstrip('/')}/{str(kind).lower().replace('_', '-')}.md"

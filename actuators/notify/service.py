@@ -1,4 +1,4 @@
-"""The notifier: one thread for each receiver, so that one that does not answer delays no other."""
+"""The notifier: one thread for each receiver, so that a receiver without an answer delays no other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JOIN_S: Final = 3.0
 
 
 def make_receiver(name: str, settings: NotifySettings) -> Receiver:
-    """Return a receiver. Raises ValueError that names the receiver and does not contain its address."""
+    """Return a receiver. Raises ValueError that names the receiver but not its address."""
     own = settings.receivers[name]
     try:
         if own.type == "alertmanager":
@@ -35,7 +35,7 @@ def make_receiver(name: str, settings: NotifySettings) -> Receiver:
 
 
 def main(settings: NotifySettings) -> int:
-    """Send alerts until SIGTERM or SIGINT. Return the exit code: 0 stopped, 2 cannot start."""
+    """Send alerts until SIGTERM or SIGINT. Return the exit code: 0 after a stop, 2 if it cannot start."""
     stopping = StopRequest()
     stopping.set_on_signals()
     if not settings.receivers:
@@ -69,7 +69,7 @@ def _watch(
     notify: ServiceNotifier,
     stopping: StopRequest,
 ) -> int:
-    """Report state and faults until a stop. Return 1 if a thread has ended: the process is then replaced."""
+    """Report state and faults until stopped. Return 0, or 1 to be restarted because a thread ended."""
     is_ready, fault = False, ""
     status_s = 0.0
     while not stopping.is_set():

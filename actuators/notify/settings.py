@@ -16,7 +16,7 @@ LabelName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class ReceiverSettings(StrictModel):
-    """A receiver of alerts. Addresses with secrets are given by a file, as other secrets are."""
+    """A receiver of alerts. Addresses that contain secrets are read from a file, like other secrets."""
 
     type: Literal["alertmanager", "webhook", "apprise"] = Field(
         description="alertmanager: Alertmanager's API v2; webhook: its webhook format; apprise: a service of "

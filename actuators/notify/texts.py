@@ -1,4 +1,4 @@
-"""The text of notifications: what happened to which subject, since when, the cause, and what to do next.
+"""The text of notifications: the event and its subject, the time, the cause, and the next step.
 
 The text is in the tense of the state: an active alert 'is down since', a cleared one 'was down from .. to'.
 """
@@ -25,7 +25,7 @@ MAX_ITEMS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The further inputs of a text: notes, actions, addresses and labels."""
+    """The inputs of a notification's text besides its alerts: notes, actions, addresses and labels."""
 
     notes: NoteIndex
     actions: ActionSummary
@@ -40,12 +40,12 @@ def is_over(alert: Alert) -> bool:
 
 
 def time_text(at_ns: int) -> str:
-    """Return a time as text, to the second, in UTC."""
+    """Format a time in UTC, to the second."""
     return f"{datetime.fromtimestamp(at_ns // 1_000_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def duration_text(duration_ns: int) -> str:
-    """Return a duration in its two largest units."""
+    """Format a duration in its two largest units."""
     seconds = max(0, duration_ns) // 1_000_000_000
     if seconds < 60:
         return f"{seconds} s"
@@ -55,7 +55,7 @@ def duration_text(duration_ns: int) -> str:
 
 
 def when_text(alert: Alert) -> str:
-    """Return since when an alert is active, or from when to when it was."""
+    """Return a text on the time since which an alert is active, or on the period in which it was."""
     raised = time_text(alert["raised_ns"])
     if not is_over(alert):
         return f"since {raised}"
@@ -64,13 +64,13 @@ def when_text(alert: Alert) -> str:
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Return a list of names; beyond `MAX_NAMES` they are counted."""
+    """Return the first `MAX_NAMES` names as a list, with the number of further names."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + more
 
 
 def cause_text(alert: Alert) -> str:
-    """Return the most significant evidence of an alert."""
+    """Return a text on the most significant evidence of an alert."""
     if not alert["evidence"]:
         return alert["text"]
     first = alert["evidence"][0]
@@ -89,7 +89,7 @@ def title(notification: Notification) -> str:
 
 
 def max_severity(alerts: Sequence[Alert]) -> str:
-    """Return the highest severity of some alerts."""
+    """Return the name of the highest severity among alerts."""
     order = ("INFO", "WARNING", "CRITICAL")
     return max((str(alert["severity"]) for alert in alerts), key=order.index, default="INFO")
 
@@ -112,7 +112,7 @@ def body(notification: Notification, context: Context) -> str:
 
 
 def next_step(kind: AlertKind) -> str:
-    """Return the next step that a notification proposes."""
+    """Return the next step that a notification proposes for a kind of alert."""
     return runbook_of(kind).next_step
 
 

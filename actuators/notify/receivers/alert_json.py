@@ -1,6 +1,7 @@
 """The labels and annotations of an alert, which Alertmanager's API and its webhook format share.
 
-Labels identify an alert: they stay the same over records and transmissions. All else is an annotation.
+Labels identify an alert: they are the same in all its records and transmissions. All other fields are
+annotations.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ MIN_DURATION_NS: Final = 1_000_000
 
 
 def alert_name(kind: AlertKind) -> str:
-    """Return the label alertname: FabricLinkDown for LINK_DOWN."""
+    """Return the value of the label alertname, such as FabricLinkDown for LINK_DOWN."""
     return "Fabric" + "".join(part.capitalize() for part in str(kind).split("_"))
 
 
 def labels_of(alert: Alert, context: Context) -> dict[str, str]:
-    """Return the labels of an alert."""
+    """Return the labels that identify an alert: the configured ones, name, severity, shard and subject."""
     return {
         **context.labels,
         "alertname": alert_name(alert["kind"]),
@@ -41,7 +42,7 @@ def labels_of(alert: Alert, context: Context) -> dict[str, str]:
 
 
 def annotations_of(alert: Alert, context: Context) -> dict[str, str]:
-    """Return the annotations of an alert; empty ones are left out."""
+    """Return the annotations of an alert; empty ones are omitted."""
     notes = context.notes
     comments = notes.comments_of(alert)
     annotations = {
@@ -71,7 +72,7 @@ def time_json(at_ns: int) -> str:
 
 
 def times_of(alert: Alert, now_ns: int, valid_ns: int) -> tuple[int, int]:
-    """Return when an alert starts and ends, ns. An active one ends `valid_ns` from now unless renewed."""
+    """Return start and end of an alert, ns. An active alert ends `valid_ns` from now unless renewed."""
     start_ns = min(alert["raised_ns"], now_ns - MIN_DURATION_NS)
     if not is_over(alert):
         return start_ns, now_ns + valid_ns
@@ -80,7 +81,7 @@ def times_of(alert: Alert, now_ns: int, valid_ns: int) -> tuple[int, int]:
 
 
 def alert_json(alert: Alert, context: Context, now_ns: int, valid_ns: int) -> dict[str, Any]:
-    """Return an alert as Alertmanager's API takes it."""
+    """Return an alert in the JSON format of Alertmanager's API."""
     start_ns, end_ns = times_of(alert, now_ns, valid_ns)
     return {
         "labels": labels_of(alert, context),

@@ -1,7 +1,7 @@
 """Sends alerts to Prometheus Alertmanager, by its API v2.
 
-An active alert is transmitted again before its `endsAt`, four intervals ahead, as Prometheus does. If the
-notifier stays down for longer, Alertmanager resolves the alert. Silences and maintenance windows of
+An active alert is transmitted again before its `endsAt`, which is four intervals ahead, as in Prometheus. If
+the notifier stays down for longer, Alertmanager resolves the alert. Silences and maintenance windows of
 `fabric.alert-notes` become silences of Alertmanager, so that it withholds these alerts.
 """
 
@@ -38,10 +38,10 @@ class _Mirrored:
 
 
 class Alertmanager:
-    """An Alertmanager. `resend_ns`: time between two transmissions of an active alert."""
+    """An Alertmanager server. `resend_ns`: time between two transmissions of an active alert."""
 
     def __init__(self, settings: ReceiverSettings, resend_ns: int) -> None:
-        """Check the address. Raises ValueError."""
+        """Check the configured address. Raises ValueError."""
         self._client = JsonClient(settings)
         self._valid_ns = RESENDS_VALID * resend_ns
         self._silences: dict[SilenceKey, _Mirrored] = {}
@@ -64,9 +64,9 @@ class Alertmanager:
             self._send_singly(content)
 
     def _send_singly(self, content: list[dict[str, Any]]) -> None:
-        """Transmit alerts one by one, since Alertmanager refuses them together.
+        """Transmit alerts one by one, because Alertmanager refuses them together.
 
-        Raises DeliveryError for the last alert that it refuses, once it has the others.
+        Raises DeliveryError for the last refused alert, after the other alerts were sent.
         """
         refusal: DeliveryError | None = None
         for one in content:
@@ -84,7 +84,7 @@ class Alertmanager:
         self._client.close()
 
     def _match_silence(self, alert: Alert, context: Context, now_ns: int) -> None:
-        """Create or expire Alertmanager's silence of an alert, so that it equals ours."""
+        """Create or expire Alertmanager's silence of an alert, so that it equals the one in our notes."""
         if not self._has_read_silences:
             self._read_silences()
         key = _silence_key(alert, context)

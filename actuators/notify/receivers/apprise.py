@@ -15,10 +15,10 @@ ADVICE = "expected the package apprise: pip install 'fabrictime[notify]'"
 
 
 class Apprise:
-    """The service that a URL of apprise names."""
+    """The notification service behind a URL of the package apprise."""
 
     def __init__(self, settings: ReceiverSettings) -> None:
-        """Check the URL. Raises ValueError that does not contain it."""
+        """Check the URL. Raises ValueError, with a text that does not contain the URL."""
         try:
             self._apprise = importlib.import_module("apprise")
         except ImportError:
@@ -29,7 +29,7 @@ class Apprise:
             raise ValueError("url: apprise knows no such service")
 
     def send(self, notification: Notification, context: Context, now_ns: int) -> None:
-        """Send a notification. Raises DeliveryError."""
+        """Send a notification to the service. Raises DeliveryError."""
         heading, text = title(notification), body(notification, context)
         if not self._service.notify(body=text, title=heading, notify_type=self._type_of(notification)):
             raise DeliveryError("the service did not accept it")

@@ -1,6 +1,6 @@
 """The interface of a receiver, and the sending of JSON over HTTP.
 
-URLs may contain secrets. No error and no log line of this package contains one.
+URLs may contain secrets. No error and no log line of this package contains a URL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TEMPORARY: Final = frozenset({401, 403, 404, 405, 408, 425, 429})
 
 
 class DeliveryError(Exception):
-    """A receiver did not accept a notification. `is_final`: it refuses this content for good."""
+    """Raised if a receiver did not accept a notification. `is_final`: a retry would be refused too."""
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
         super().__init__(text)
@@ -34,17 +34,17 @@ class DeliveryError(Exception):
 
 
 class Receiver(Protocol):
-    """A receiver of notifications."""
+    """The interface of a receiver: sends notifications to one service."""
 
     def send(self, notification: Notification, context: Context, now_ns: int) -> None:
         """Send a notification; return once the receiver has accepted it. Raises DeliveryError."""
 
     def close(self) -> None:
-        """Release connections."""
+        """Close the connections to the service."""
 
 
 def address_of(settings: ReceiverSettings) -> str:
-    """Return the receiver's address, of the settings or of the file. Raises ValueError that lacks it."""
+    """Return the receiver's address from the settings or its file. Raises a ValueError that omits it."""
     if settings.url_file is None:
         if not settings.url or settings.type == "apprise":
             raise ValueError(
@@ -67,7 +67,7 @@ class JsonClient:
     """Sends JSON to one HTTP server, over a connection that stays open."""
 
     def __init__(self, settings: ReceiverSettings) -> None:
-        """Check the address. Raises ValueError that does not contain it."""
+        """Check the address. Raises ValueError, with a text that does not contain the address."""
         try:
             parts = urlsplit(address_of(settings))
             self._host, self._port = parts.hostname or "", parts.port
@@ -92,7 +92,7 @@ class JsonClient:
             self._connection = None
 
     def request(self, method: str, path: str, content: Any = None) -> Any:
-        """Return the JSON of an answer, None for another body. Raises DeliveryError."""
+        """Send a request; return the answer's JSON, or None for any other body. Raises DeliveryError."""
         try:
             status, data = self._exchange(method, path, content)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -144,7 +144,7 @@ class JsonClient:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file. Raises OSError, ValueError."""
+    """Return the bearer token in a file. Raises OSError, ValueError."""
     text = path.read_text(encoding="utf-8").strip()
     if not text or not text.isprintable():
         raise ValueError(f"{path}: expected a token on one line")
@@ -152,7 +152,7 @@ def read_token(path: Path) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a request failed, without the address."""
+    """Return the reason why a request failed, without the server's address."""
     if isinstance(error, socket.gaierror):
         return "its host name cannot be resolved"
     if isinstance(error, TimeoutError):

@@ -1,7 +1,7 @@
 """Sends notifications in the JSON format of Alertmanager's webhooks, version 4.
 
-Programs that read Alertmanager's webhook read these as well. A notification lists the group's active alerts
-and those that it resolves; `status` is firing while one is active.
+Programs that read Alertmanager's webhook can read these notifications too. A notification lists the group's
+active alerts and the alerts that it resolves; `status` is firing while any alert is active.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NO_END: Final = "0001-01-01T00:00:00Z"
 
 
 class Webhook:
-    """An HTTP server that takes Alertmanager's webhook format."""
+    """An HTTP server that accepts Alertmanager's webhook format."""
 
     def __init__(self, settings: ReceiverSettings, name: str) -> None:
-        """Check the address. Raises ValueError."""
+        """Check the configured address. Raises ValueError."""
         self._client, self._name = JsonClient(settings), name
 
     def send(self, notification: Notification, context: Context, now_ns: int) -> None:
-        """Send a notification. Raises DeliveryError."""
+        """Send a notification to the server. Raises DeliveryError."""
         content = webhook_json(notification, context, self._name, now_ns)
         self._client.request("POST", f"{self._client.path or '/'}{self._client.query}", content)
 
