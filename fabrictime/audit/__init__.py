@@ -1,1 +1,1 @@
-"""Audits of a fleet: request, collection, report."""
+"""Audits of a fleet: requests runs, collects results, evaluates them and writes reports."""

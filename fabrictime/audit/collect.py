@@ -13,7 +13,7 @@ from streams.audit.results import FLEET
 
 
 class Progress(NamedTuple):
-    """Progress of a run: numbers of complete and of expected hosts, of received and of announced results."""
+    """Progress of a run: numbers of complete and expected hosts, of received and announced results."""
 
     complete: int
     hosts: int
@@ -24,14 +24,14 @@ class Progress(NamedTuple):
 class Collector:
     """Collects one run's results in any order, also duplicates, and results of hosts that are not expected.
 
-    Each result announces how many results its host publishes. A host is complete when it has delivered that
-    many, of different checks; if its announcements differ, the largest counts.
+    Each result announces the number of results that its host publishes. A host is complete when it has
+    delivered this number, each of a different check; if its announcements differ, the largest counts.
     """
 
     def __init__(
         self, run: str, expected: Iterable[str], started_ns: int, nics: Mapping[str, tuple[str, ...]]
     ) -> None:
-        """`nics`: the names of each host's NICs, for the report."""
+        """Collect the run `run`. `nics` holds the names of each host's NICs, for the report."""
         self.run, self.expected = run, frozenset(expected)
         self._started_ns, self._nics = started_ns, dict(nics)
         self._results: dict[str, dict[str, AuditResult]] = {}
@@ -43,7 +43,7 @@ class Collector:
         """Results that replaced an earlier one of the same host and check."""
 
     def add(self, result: AuditResult) -> bool:
-        """Add a result of this run; return whether it is the first of its host and check."""
+        """Add a result of this run. Return whether it is the first result for its host and check."""
         if result["run"] != self.run:
             return False
         host, check = result["host"], result["check"]
@@ -58,7 +58,9 @@ class Collector:
         return earlier is None
 
     def _shared(self, result: AuditResult) -> AuditResult:
-        """Return the result with equal texts, findings and facts shared with other hosts, to save memory."""
+        """Return the result with texts, findings and facts replaced by equal objects of other hosts'
+        results.
+        """
         shared = self._with_shared_texts(result)
         shared["findings"] = self._shared_rows(result["findings"])
         shared["facts"] = self._shared_rows(result["facts"])
@@ -83,12 +85,12 @@ class Collector:
 
     @property
     def is_done(self) -> bool:
-        """Whether every expected host, and every other host that has answered, is complete."""
+        """Whether every expected host, and every other host with a result, is complete."""
         return all(map(self.is_complete, self._hosts()))
 
     @property
     def progress(self) -> Progress:
-        """Numbers of hosts and results so far."""
+        """The present numbers of hosts and results."""
         hosts = self._hosts()
         return Progress(
             sum(map(self.is_complete, hosts)),
@@ -98,7 +100,7 @@ class Collector:
         )
 
     def report(self, ended_ns: int, limit_s: float) -> AuditReport:
-        """Return the report. For a host with missing results it has an UNKNOWN result with the reason."""
+        """Return the report. A host with missing results has an UNKNOWN result with the reason."""
         hosts = tuple(sorted(self._hosts()))
         results = {host: dict(self._results.get(host, {})) for host in {*hosts, *self._results}}
         for host in hosts:
@@ -108,7 +110,7 @@ class Collector:
         return AuditReport(self.run, hosts, results, missing, self._started_ns, ended_ns, self._nics)
 
     def _hosts(self) -> set[str]:
-        """Return the hosts that are expected or have answered; the fleet's own results are no host."""
+        """Return the hosts that are expected or have a result, without the name for fleet-wide results."""
         return {*self.expected, *self._results} - {FLEET}
 
     def _unanswered(self, host: str, ended_ns: int, limit_s: float) -> AuditResult:

@@ -32,11 +32,11 @@ TERMINATED_S: Final = 5.0
 
 
 class NoFigure(Exception):
-    """A run failed, took too long, or computed wrong values."""
+    """A run without a valid bandwidth: it failed, took too long, or computed wrong values."""
 
 
 class Launch(NamedTuple):
-    """How collectives are started."""
+    """The launcher, program and limits with which collectives are started."""
 
     launcher: str
     """Path of mpirun or srun."""
@@ -61,7 +61,7 @@ class Launch(NamedTuple):
         return [self.launcher, *placed, *self.options, self.program, *ALL_REDUCE, str(self.gpus)]
 
     def bandwidth(self, hosts: Sequence[str], environment: Mapping[str, str]) -> float:
-        """Run all-reduce on `hosts`; return the bus bandwidth, GB/s. Raises NoFigure."""
+        """Run all-reduce on `hosts`. Return the bus bandwidth, GB/s. Raises NoFigure."""
         try:
             gb_per_s, wrong = bus_bandwidth(_output(self.command(hosts, environment), self.limit_s))
         except ValueError as error:
@@ -109,7 +109,7 @@ def _output(command: Sequence[str], limit_s: float) -> str:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """End a launcher: its first signal lets it end the processes of other hosts."""
+    """End a launcher by SIGTERM, so that it ends its processes on other hosts, and else by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if child.poll() is None:
             with suppress(ProcessLookupError):
@@ -119,7 +119,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 class Figures(NamedTuple):
-    """Bandwidths of all hosts together by setting, reasons for missing ones, and what the search found."""
+    """Bandwidths of all hosts together by setting, errors of failed settings, and result of the search."""
 
     by_setting: Mapping[str, float]
     errors: Mapping[str, str]
@@ -132,9 +132,10 @@ def measure_all(
     minimum: float | None,
     on_run: Callable[[str], None] = lambda text: None,
 ) -> Figures:
-    """Run every setting over all hosts, then search for slow hosts if the best one is low.
+    """Run every setting over all hosts, then search for slow hosts if the best bandwidth is low.
 
-    `minimum`: least GB/s of the machine type; None if unknown. Raises ValueError for fewer than two hosts.
+    `minimum` is the lowest good bandwidth of the machine type, GB/s; None if unknown. Raises ValueError for
+    fewer than two hosts.
     """
     figures: dict[str, float] = {}
     errors: dict[str, str] = {}

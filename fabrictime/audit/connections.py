@@ -19,7 +19,7 @@ DOWN: Final = frozenset({"NOP", "DOWN", "down", "lowerlayerdown", "notpresent"})
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """A host's cells in the table of nodes: such as `7 of 8` ports, or a value; empty without a result."""
+    """A host's cells in the table of nodes, such as `7 of 8` ports or a value; empty without a result."""
 
     initialized: str = ""
     active: str = ""
@@ -37,10 +37,10 @@ TITLES: Final = {
 
 
 def connections(results: Mapping[str, AuditResult]) -> Connections:
-    """Return the state of a host's connections. `results`: the host's results by check id.
+    """Return the state of a host's connections. `results` are the host's results by check id.
 
-    Ports are those of RDMA devices; without any, the interfaces that the agent measures. A port counts as
-    initialized in any state except those of `DOWN`.
+    Ports are those of RDMA devices. Without RDMA devices, they are the interfaces that the agent measures. A
+    port counts as initialized in any state except the states in `DOWN`.
     """
     ports = _devices(results, PORTS) or _devices(results, CARRIER)
     return Connections(
@@ -70,7 +70,7 @@ def _share(count: int, total: int) -> str:
 
 
 def _gid_indices(results: Mapping[str, AuditResult]) -> str:
-    """Return the ports' GID index as text; if they differ, all indices, the most frequent first."""
+    """Return the GID index of the ports as text; if ports differ, all indices, the most frequent first."""
     result = results.get(GID_INDEX)
     counts = Counter(fact["text"] for fact in result["facts"]) if result else Counter[str]()
     return ", ".join(text for text, _ in counts.most_common())

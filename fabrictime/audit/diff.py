@@ -37,7 +37,7 @@ _NEW: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CheckChange:
-    """A change of a check's outcome, and the hosts on which it is the same."""
+    """A change of a check's outcome, and the hosts with this change."""
 
     change: Change
     check: str
@@ -51,7 +51,7 @@ class CheckChange:
 
 @dataclass(frozen=True, slots=True)
 class ValueChange:
-    """A change of a value, and the hosts on which it is the same."""
+    """A change of a value, and the hosts with this change."""
 
     check: str
     name: str
@@ -79,7 +79,7 @@ class RunDiff:
 
 
 def diff(before: AuditReport, after: AuditReport) -> RunDiff:
-    """Return the difference of two runs. A host in only one of them is named, not compared."""
+    """Return the difference of two runs. Hosts of only one run are listed, but not compared."""
     removed_hosts, new = set(before.hosts) - set(after.hosts), set(after.hosts) - set(before.hosts)
     checks: dict[CheckChange, list[str]] = defaultdict(list)
     values: dict[ValueChange, list[str]] = defaultdict(list)
@@ -137,7 +137,7 @@ def _check_changes(
 
 
 def _change(old: AuditResult | None, now: AuditResult | None) -> Change | None:
-    """Return the kind of a check's change on one host; None if its outcome is the same."""
+    """Return the kind of change of a check on one host; None if its outcome is the same."""
     was, level = _level(old), _level(now)
     if was == level:
         return Change.OTHER_CAUSE if level in _FAULTS and _outcome(old) != _outcome(now) else None

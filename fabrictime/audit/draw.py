@@ -32,12 +32,12 @@ COUNTABLE: Final = (Level.ERROR, Level.WARNING)
 
 
 def draw(report: AuditReport, *, everything: bool = False) -> RenderableType:
-    """Return the whole report for rich. `everything`: passed and skipped checks too."""
+    """Return the whole report for rich. With `everything`, it includes passed and skipped checks."""
     return Group(tree(report, everything=everything), node_table(report), Text(verdict(report)[1], "bold"))
 
 
 def tree(report: AuditReport, *, everything: bool = False) -> Tree:
-    """Return a tree of categories with counts, and their checks that did not pass, with hosts and remedy."""
+    """Return a tree of categories and their checks that did not pass; with `everything`, of all checks."""
     title = f"Audit {report.run}: {len(report.hosts):,} hosts, {report.took_s:.1f} s"
     root = Tree(Text(title, "bold"))
     for category, groups in of_category(check_groups(report.all_results())):
@@ -50,7 +50,7 @@ def tree(report: AuditReport, *, everything: bool = False) -> Tree:
 
 
 def _add_check(branch: Tree, group: CheckGroup) -> None:
-    """Add a check to `branch`, with the causes why it did not pass, and the hosts and remedy of each."""
+    """Add a check to `branch`, with the causes of its failures, and the hosts and remedy of each cause."""
     leaf = branch.add(Text.assemble(f"{group.title} ({group.check})  ", _counts(group.counts)))
     causes = group.causes(*NOTABLE)
     for cause in causes[:MAX_CAUSES]:
@@ -67,7 +67,7 @@ def _add_check(branch: Tree, group: CheckGroup) -> None:
 
 
 def node_table(report: AuditReport) -> Table:
-    """Return a table of hosts: status, agent, NICs, connections, and which checks did not pass."""
+    """Return a table of hosts: status, agent, NICs, connections, and the checks that did not pass."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("host", "status", "agent", "NIC", *CONNECTIONS.values(), "findings"):
         table.add_column(column, no_wrap=column in ("host", "status"))

@@ -1,4 +1,4 @@
-"""Evaluates a fleet: compares hosts with each other, their SKU and a baseline; checks the fabric's topics."""
+"""Evaluates an audit: compares hosts with each other, SKU and baseline; checks the fabric's topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _CATEGORIES: Final = tuple(
 def for_agents(only: Sequence[str]) -> list[str]:
     """Return the names in `only` to request from agents; an empty list requests all checks.
 
-    If `only` has a computed result, all checks state facts. Raises ValueError for an unknown name.
+    If `only` names a computed result, it needs the facts of all checks. Raises ValueError for an unknown
+    name.
     """
     for name in only:
         if name not in CHECKS and name not in _CATEGORIES and not name.startswith(COMPUTED):
@@ -38,7 +39,7 @@ def for_agents(only: Sequence[str]) -> list[str]:
 
 
 def is_wanted(result: AuditResult, only: Sequence[str]) -> bool:
-    """Return whether `only` is empty, has the result's check or category, or the result is an agent's own."""
+    """Return whether `only` is empty or has the result's check or category, or the check is `ANSWER`."""
     names = (result["check"], category_name(result["category"]))
     return not only or result["check"] == ANSWER or any(name in only for name in names)
 
@@ -51,8 +52,8 @@ def evaluated(
 ) -> AuditReport:
     """Return the report with the results of the evaluation added, limited to the checks in `only`.
 
-    Hosts are compared with each other, with their SKU and with `baseline`. `fabric`: records of other topics,
-    for the fabric's checks.
+    Hosts are compared with each other, with their SKU and with `baseline`. `fabric` holds records of other
+    topics for the checks of the fabric.
     """
     skus = load_skus()
     results = with_skus(
@@ -69,7 +70,7 @@ def evaluated(
 
 
 def _scope(report: AuditReport, fabric: FabricRecords, results: Sequence[AuditResult]) -> Scope:
-    """Return the scope of the fabric's results, which exist even if no host has a result."""
+    """Return the run, time, SKUs and shards for the fabric's results, which need no result of a host."""
     skus, shards = (
         {result["host"]: result["sku"] for result in results},
         {n["host"]: n["shard"] for n in fabric.nics},

@@ -37,7 +37,7 @@ _PART_FACTS: Final = [name.encode() for name in PART_FACTS]
 
 
 class Entry(NamedTuple):
-    """A message of the log. `record`: None if the message deletes its key."""
+    """A message of the log. A `record` of None means that the message deletes its key."""
 
     topic: str
     key: str
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 def fabric_of(
     nics: Sequence[Nic], entries: Iterable[Entry], topology: Topology, *, before_ns: int, peers: int
 ) -> FabricRecords:
-    """Return the records of a fabric. `before_ns`: time of this run; `peers`: number of peers per NIC."""
+    """Return the records of a fabric. `before_ns` is this run's time, `peers` the number of peers per NIC."""
     newest: dict[str, dict[str, Any]] = {name: {} for name in _NEWEST}
     windows: dict[str, list[Any]] = {topic.name: [] for topic in _RECENT}
     since_ns, history = 0, PartHistory()
@@ -100,6 +100,6 @@ def read_fabric(
 
 
 def _is_evaluated(message: Message) -> bool:
-    """Return whether a message is decoded: of weeks of audit results, only those with readings of parts."""
+    """Return whether a message is decoded. Of weeks of audit results, only those with facts on parts are."""
     value = message.value
     return message.topic != AUDIT.name or (value is not None and any(name in value for name in _PART_FACTS))

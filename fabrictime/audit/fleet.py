@@ -1,6 +1,6 @@
 """Audits a fleet: requests a run by a message on the log, and collects the results of its hosts.
 
-The expected hosts are those of the inventory. A run ends when each of them has delivered its results, or
+The expected hosts are the hosts of the inventory. A run ends when each of them has delivered its results, or
 `GRACE_S` after the run's limit. At the limit, agents publish their remaining checks as UNKNOWN.
 """
 
@@ -31,7 +31,7 @@ _PATTERN: Final = frozenset("*?[")
 
 
 class Request(NamedTuple):
-    """Request of a run. `hosts`: names or patterns; `only`: categories and ids; each means all if empty."""
+    """Request of a run. `hosts` are names or patterns, `only` categories and ids; an empty one means all."""
 
     hosts: Sequence[str] = ()
     only: Sequence[str] = ()
@@ -45,9 +45,9 @@ def run_name(now_s: float, kind: str = "audit") -> str:
 
 
 def living(announced: Mapping[str, tuple[Nic, int]]) -> list[Nic]:
-    """Return the NICs of the fleet, sorted. `announced`: (record, append time in ns) by NIC.
+    """Return the NICs of the fleet, sorted. `announced` is (record, append time in ns) by NIC.
 
-    It leaves out NICs that have stopped, and NICs whose announcement is a day older than the newest one.
+    NICs that have stopped are left out, and NICs with an announcement a day older than the newest one.
     """
     newest_ns = max((at_ns for _, at_ns in announced.values()), default=0)
     return [
@@ -58,7 +58,7 @@ def living(announced: Mapping[str, tuple[Nic, int]]) -> list[Nic]:
 
 
 def nics_of(nics: Iterable[Nic]) -> dict[str, tuple[str, ...]]:
-    """Return the names of the NICs of each host."""
+    """Return the names of the NICs by host."""
     nics_by_host: dict[str, list[str]] = {}
     for nic in nics:
         nics_by_host.setdefault(nic["host"], []).append(nic["nic"])
@@ -79,7 +79,7 @@ def read_nics(cluster: KafkaSettings) -> list[Nic]:
 def expected_hosts(patterns: Iterable[str], hosts: Iterable[str]) -> list[str]:
     """Return the hosts that the names and patterns select; all `hosts` if there is no pattern.
 
-    A name that is not in `hosts` is returned too: that host must answer. Raises ValueError for a pattern that
+    A name that is not in `hosts` is returned too: this host must answer. Raises ValueError for a pattern that
     selects no host, and for an empty inventory.
     """
     names, hosts = list(patterns), sorted(hosts)

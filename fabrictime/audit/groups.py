@@ -20,7 +20,7 @@ from schemas.records import AuditAction, AuditCategory, AuditResult, AuditSeveri
 
 
 class Level(StrEnum):
-    """Level at which an outcome is shown, the worst first."""
+    """Level of a result for display, the worst first."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -59,7 +59,7 @@ def worst_of(counts: Mapping[Level, int]) -> Level:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """An outcome of a check, and the hosts that share it."""
+    """One outcome of a check, with its text, its remedy and its hosts."""
 
     level: Level
     text: str
@@ -69,7 +69,7 @@ class Cause:
 
 @dataclass(slots=True)
 class CheckGroup:
-    """The results of one check across the fleet."""
+    """The results of one check on all hosts of the fleet."""
 
     check: str
     category: AuditCategory
@@ -81,7 +81,7 @@ class CheckGroup:
     _texts: dict[tuple[Level, str, str], list[str]] = field(default_factory=dict)
 
     def add(self, result: AuditResult, level: Level) -> None:
-        """Add a host's result, which has this level."""
+        """Add a host's result, which has the level `level`."""
         self.counts[level] += 1
         if level is not Level.UNKNOWN:  # its remedy is what would help to check
             self._remedies[result["remedy"]] += 1
@@ -91,7 +91,7 @@ class CheckGroup:
 
     @property
     def level(self) -> Level:
-        """The worst level of any host."""
+        """The check's worst level on any host."""
         return worst_of(self.counts)
 
     @property
@@ -106,11 +106,11 @@ class CheckGroup:
 
     @property
     def hosts(self) -> int:
-        """Number of hosts with a result."""
+        """Number of hosts with a result of the check."""
         return self.counts.total()
 
     def causes(self, *levels: Level) -> list[Cause]:
-        """Return the causes of these levels, by level, then those with most hosts first."""
+        """Return the causes with these levels, sorted by level, then by descending number of hosts."""
         causes = [
             Cause(level, text, remedy, tuple(sorted(hosts, key=name_order)))
             for (level, text, remedy), hosts in self._texts.items()
@@ -142,7 +142,7 @@ def check_groups(results: Iterable[AuditResult]) -> list[CheckGroup]:
 
 @dataclass(slots=True)
 class HostRow:
-    """One host's results: counts by category and level, and the results that did not pass, worst first."""
+    """One host's results: counts by category and level, and results that did not pass, the worst first."""
 
     host: str
     sku: str = ""
@@ -190,7 +190,7 @@ def host_rows(results: Iterable[AuditResult]) -> list[HostRow]:
 
 
 def worklist(rows: Iterable[HostRow]) -> Iterator[tuple[AuditAction, list[str]]]:
-    """Yield each action with its hosts. A host belongs to the strongest action that its errors require."""
+    """Yield each action with its hosts. A host is listed at the strongest action that its errors require."""
     hosts: dict[AuditAction, list[str]] = defaultdict(list)
     for row in rows:
         if row.action is not None:
@@ -202,7 +202,7 @@ def worklist(rows: Iterable[HostRow]) -> Iterator[tuple[AuditAction, list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A fact that differs among hosts of one machine type. `figures`: numbers by host; None for texts."""
+    """A fact that differs among hosts of one machine type. `figures`: its numbers by host; None for texts."""
 
     check: str
     name: str
@@ -214,13 +214,15 @@ class Spread:
 
     @property
     def range(self) -> tuple[float, float, float]:
-        """Lowest, median and highest figure."""
+        """Lowest, median and highest of the numbers."""
         figures = list((self.figures or {}).values())
         return min(figures), median(figures), max(figures)
 
 
 def spreads(results: Iterable[AuditResult]) -> list[Spread]:
-    """Return the facts that differ among hosts of one machine type, those with fewest odd hosts first."""
+    """Return the facts that differ among hosts of one machine type, those with fewest deviating hosts
+    first.
+    """
     values: dict[tuple[str, str, str, str], dict[str, tuple[str, float | None]]] = defaultdict(dict)
     for result in results:
         for fact in result["facts"]:

@@ -19,7 +19,7 @@ def name_order(host: str) -> tuple[str, int, str]:
 
 
 def folded(hosts: Iterable[str]) -> str:
-    """Return the names in one line: names that differ in their last number share a bracket."""
+    """Return the names in one line. Names that differ only in their last number share a bracket."""
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     alone: list[str] = []
     for host in sorted(set(hosts), key=name_order):
@@ -33,7 +33,7 @@ def folded(hosts: Iterable[str]) -> str:
 
 
 def _parts(before: str, after: str, digits: list[str]) -> Iterator[str]:
-    """Yield the folded names of one prefix and suffix; numbers with leading zeros fold per length."""
+    """Yield the folded names with one prefix and suffix. Numbers with leading zeros fold by length."""
     by_width: dict[int, list[int]] = defaultdict(list)
     padded = any(number[0] == "0" for number in digits)
     for number in digits:
@@ -48,7 +48,7 @@ def _parts(before: str, after: str, digits: list[str]) -> Iterator[str]:
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of each run of consecutive numbers. `numbers`: ascending."""
+    """Yield (first, last) of each run of consecutive numbers in the ascending `numbers`."""
     first = last = numbers[0]
     for number in numbers[1:]:
         if number != last + 1:

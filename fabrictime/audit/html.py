@@ -1,7 +1,7 @@
 """Writes a fleet audit as one HTML page that loads nothing: for a browser, a phone and paper.
 
 Repeated content is merged: hosts with the same outcome of a check share a line. Checks that passed are
-collapsed in the tree. Thus a page of a thousand hosts is readable, and small enough to send by mail.
+collapsed in the tree. Thus the page of a thousand hosts is readable, and small enough to send by mail.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ TICKS: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Largest numbers of items that the page shows of each kind; it states how many more there are."""
+    """Largest numbers of items of each kind on the page, which states the number of omitted items."""
 
     causes: int = 30
     """Causes of a check."""
@@ -90,7 +90,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Consecutive hosts in the picture that have the same level in one category."""
+    """Consecutive hosts in the picture of the fleet that have the same level in one category."""
 
     level: str
     x: int
@@ -100,7 +100,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The row of one category in the picture."""
+    """The row of one category in the picture of the fleet."""
 
     category: AuditCategory
     title: str
@@ -109,7 +109,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number that differs among hosts: lowest, median, highest, their hosts, and (x, opacity) of marks."""
+    """A number that differs among hosts: lowest, median, highest, their hosts; (x, opacity) of its ticks."""
 
     spread: Spread
     marks: tuple[tuple[str, str], ...]
@@ -166,7 +166,7 @@ def _template() -> Template:
 def _of_hosts(
     rows: Sequence[HostRow], fleet: Sequence[HostRow], missing: Mapping[str, str], limits: Limits
 ) -> dict[str, object]:
-    """Return the template's values for the part about hosts. `fleet`: results that concern no single host."""
+    """Return the template's values for the part about hosts. `fleet` are the rows of fleet-wide results."""
     noted = [(row, [row.host]) for row in fleet if row.open] + _noted(rows, limits)
     listed = {host for _, hosts in noted[: limits.rows] for host in hosts}
     names = sorted({*(row.host for row in rows), *missing}, key=name_order)
@@ -189,7 +189,7 @@ def _of_hosts(
 
 
 def _stated(rows: Iterable[HostRow]) -> dict[str, str]:
-    """Return the titles of those columns of the host table that at least one host has a value for."""
+    """Return the titles of the connection columns in the host table with a value for at least one host."""
     connections = [row.connections for row in rows]
     return {
         name: title for name, title in CONNECTIONS.items() if any(getattr(of, name) for of in connections)
@@ -220,7 +220,7 @@ def _total(counts: Iterable[Counter[Level]]) -> Counter[Level]:
 
 
 def _noted(rows: Sequence[HostRow], limits: Limits) -> list[tuple[HostRow, list[str]]]:
-    """Return the rows of the host table, the worst first: the host's results, and the hosts of the row.
+    """Return the rows of the host table, the worst first, each as (results of its first host, its hosts).
 
     A host with an error has its own row. Other hosts share a row if they have the same findings.
     """
@@ -249,7 +249,7 @@ def _hosts_of(causes: Iterable[Cause]) -> list[str]:
 
 
 def _cell_text(counts: Mapping[Level, int]) -> str:
-    """Return a text with the numbers of results that did not pass, of one host and category."""
+    """Return as text the numbers of results by level that did not pass, for one host and category."""
     return ", ".join(
         f"{counts[level]} {_plural(level, counts[level])}" for level in LEVELS[:3] if counts.get(level)
     )
@@ -261,7 +261,7 @@ def _when(report: AuditReport) -> str:
 
 
 def _verdict(report: AuditReport, rows: Sequence[HostRow], groups: Sequence[CheckGroup]) -> dict[str, str]:
-    """Return the verdict's kind, its title and a sentence, for the template."""
+    """Return the kind, title and sentence of the verdict, for the template."""
     code, partly = verdict(report)[0], sum(row.counts[Level.UNKNOWN] > 0 for row in rows)
     unfit = sum(row.counts[Level.ERROR] > 0 for row in rows)
     checks = sum(group.counts[Level.ERROR] > 0 for group in groups)
@@ -298,7 +298,7 @@ def _by_reason(missing: Mapping[str, str]) -> list[tuple[str, list[str]]]:
 
 
 def _picture(rows: Sequence[HostRow], missing: Mapping[str, str], names: Sequence[str]) -> Iterator[Strip]:
-    """Yield the picture: a strip per category, with a column per host in the order of `names`."""
+    """Yield a strip per category for the picture, with a column per host in the order of `names`."""
     by_name = {row.host: row for row in rows}
     gap = int(len(names) <= 100)
     smallest = len(names) * CELL_WIDTH // MIN_SHARE

@@ -28,7 +28,7 @@ _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010f
 
 
 def junit(report: AuditReport) -> Iterator[str]:
-    """Yield the parts of the report as JUnit XML."""
+    """Yield the parts of the JUnit XML text of a report."""
     suites = {
         host: report.results[host].values() for host in (*report.hosts, FLEET) if host in report.results
     }
@@ -81,5 +81,5 @@ def _case(result: AuditResult) -> ElementTree.Element:
 
 
 def _text(text: str) -> str:
-    """Return the text without the characters that XML cannot hold."""
+    """Return the text without the characters that XML does not allow."""
     return _NOT_XML.sub("?", text)

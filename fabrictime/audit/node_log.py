@@ -16,7 +16,7 @@ MARGIN_S = 3600.0
 def read_audits(
     cluster: KafkaSettings, run: str | None, max_age_s: float, registry: codec.Registry | None = None
 ) -> AuditHistory:
-    """Read the audit results of `run`, or of the last `max_age_s` if it is None. Raises LogUnavailable."""
+    """Read the audit results of `run`, or of the last `max_age_s` s if it is None. Raises LogUnavailable."""
     history = AuditHistory(run)
     start = BEGINNING if run is not None else back(max_age_s + MARGIN_S)
     with TopicReader.open(cluster, {AUDIT: start}) as reader:

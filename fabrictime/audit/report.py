@@ -71,7 +71,7 @@ def counted(results: Iterable[AuditResult]) -> Counts:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """Results of one run of a fleet."""
+    """The results of one run over a fleet."""
 
     run: str
     hosts: tuple[str, ...]
@@ -89,16 +89,16 @@ class AuditReport:
 
     @property
     def took_s(self) -> float:
-        """Time from the request to the last result."""
+        """Time from the request to the last result, s."""
         return (self.ended_ns - self.started_ns) / 1e9
 
     def all_results(self) -> Iterator[AuditResult]:
-        """Yield every result, host by host; at last the evaluation's results that concern no single host."""
+        """Yield every result, host by host; at the end the fleet-wide results of the evaluation."""
         for host in (*self.hosts, FLEET):
             yield from self.results.get(host, {}).values()
 
     def with_results(self, more: Iterable[AuditResult]) -> AuditReport:
-        """Return a report with further results, which replace those of the same host and check."""
+        """Return a report with further results. They replace existing results of the same host and check."""
         results = {host: dict(by_check) for host, by_check in self.results.items()}
         for result in more:
             results.setdefault(result["host"], {})[result["check"]] = result
@@ -116,7 +116,7 @@ class AuditReport:
 def verdict(report: AuditReport) -> tuple[int, str]:
     """Return an exit code and a line of text.
 
-    The code is 0 if all hosts are fit, 1 for an error, 2 if a host or everything was not checked.
+    The code is 0 if all hosts are fit, 1 for an error, 2 if a host or the whole fleet was not checked.
     """
     counts = counted(report.all_results())
     if counts.errors:

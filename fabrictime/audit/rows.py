@@ -1,6 +1,6 @@
-"""The published health checks that the audit should cover, and the checks that cover each.
+"""The published health checks that the audit should cover, and the checks of the audit that cover each.
 
-The numbers are those of the design's list of open auditors (gpud, NVSentinel, Azure, Oracle and others).
+The row numbers are those of the design's list of open auditors (gpud, NVSentinel, Azure, Oracle and others).
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ ROWS: Final[dict[int, str]] = dict(
 
 
 def covered(checks: Iterable[tuple[str, tuple[int, ...]]]) -> Mapping[int, list[str]]:
-    """Return the ids of the checks that cover each row. `checks`: (id, rows). Raises KeyError for no row."""
+    """Return the ids of the checks that cover each row. `checks`: (id, rows). Raises KeyError for a wrong
+    row.
+    """
     checks_of_row: dict[int, list[str]] = {row: [] for row in ROWS}
     for check_id, rows in checks:
         for row in rows:

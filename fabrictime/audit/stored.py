@@ -1,4 +1,4 @@
-"""Stores a fleet audit as JSON, and reads runs back: from such a file, or from the topic `fabric.audit`."""
+"""Stores a fleet audit as JSON, and reads runs from such a file or from the topic `fabric.audit`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIELDS: Final = {
 
 
 def as_json(report: AuditReport) -> Iterator[str]:
-    """Yield the parts of one line of JSON: the verdict, and every result with its findings and facts."""
+    """Yield the parts of one line of JSON with the verdict, and every result with its findings and facts."""
     code, line = verdict(report)
     head = json.dumps(
         {
@@ -74,7 +74,7 @@ def from_json(text: str) -> AuditReport:
 
 
 def _checked(value: Any) -> AuditResult:
-    """Return a result read from JSON as a record of the schema. Raises ValueError."""
+    """Return a result from JSON as a record of the schema. Raises ValueError if it is not valid."""
     try:
         return codec.decode(codec.encode(AuditResult, value), AuditResult)
     except (ValueError, AttributeError, KeyError, TypeError) as error:
@@ -100,7 +100,7 @@ def from_log(cluster: KafkaSettings | str, run: str) -> AuditReport:
 
 
 def _report(run: str, request: AuditRun | None, results: Sequence[AuditResult]) -> AuditReport:
-    """Return the report of a run's results. Without its request, it has only the hosts that answered."""
+    """Return the report of a run's results. Without the run's request, it has only the hosts with results."""
     first_ns, last_ns = (of(result["checked_ns"] for result in results) for of in (min, max))
     hosts, started_ns = (request["hosts"], request["requested_ns"]) if request else ((), first_ns)
     collector = Collector(run, hosts, started_ns, {})
@@ -111,7 +111,7 @@ def _report(run: str, request: AuditRun | None, results: Sequence[AuditResult]) 
 
 
 def load(name: str, log: Callable[[], KafkaSettings]) -> AuditReport:
-    """Return a run's report from a file of `--json`, else from the log by `log`. Raises ValueError."""
+    """Return a run's report from a file of `--json`, else from the cluster of `log()`. Raises ValueError."""
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
         try:

@@ -1,4 +1,5 @@
-"""Runs rounds of traffic between hosts of a fleet: plans them, requests one after another, evaluates them.
+"""Runs rounds of traffic between hosts of a fleet: plans the rounds, requests them in sequence, evaluates
+them.
 
 Each round is an audit run of its own; the order of its hosts determines the partner of each. A host that does
 not answer is left out of later rounds.
@@ -53,7 +54,7 @@ _CHECKS: Final = {"fan": FAN_CHECK, "ring": RING_CHECK}
 
 
 class TrafficRequest(NamedTuple):
-    """Request of a run. `hosts`: names or patterns, all if empty; `passes`, `batch`: the default if 0."""
+    """Request of a run. `hosts`: names or patterns, all if empty; a `passes` or `batch` of 0: the default."""
 
     hosts: Sequence[str] = ()
     pattern: str = "pairs"
@@ -63,12 +64,12 @@ class TrafficRequest(NamedTuple):
 
 
 def limits_of(settings: TrafficSettings) -> TrafficLimits:
-    """Return the limits that the evaluation takes from the settings."""
+    """Return the part of the settings that the evaluation uses as limits."""
     return TrafficLimits(**{name: getattr(settings, name) for name in TrafficLimits.__slots__})
 
 
 def planned(request: TrafficRequest, hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Round]:
-    """Return the rounds to run, still without results. `leaf_of`: leaf switch by host. Raises ValueError."""
+    """Return the rounds to run, without results. `leaf_of` is the leaf switch by host. Raises ValueError."""
     pattern, passes = request.pattern, request.passes or PASSES
     if pattern not in PATTERNS:
         raise ValueError(f"--pattern {pattern}: expected {', '.join(PATTERNS)}")
@@ -129,7 +130,7 @@ def without(planned_round: Round, absent: set[str]) -> Round | None:
 
 
 def leaves_of_hosts(fabric: FabricRecords) -> dict[str, str]:
-    """Return the leaf switch of each host's first NIC, from routes or else from delays."""
+    """Return the leaf switch of each host's first NIC, from routes, or from delays without routes."""
     leaf_of = leaves_by_route(fabric) or leaves_by_delay(fabric)
     leaf_of_host: dict[str, str] = {}
     for nic in sorted(leaf_of):
@@ -138,7 +139,7 @@ def leaves_of_hosts(fabric: FabricRecords) -> dict[str, str]:
 
 
 def common_links(fabric: FabricRecords) -> dict[tuple[str, str], list[str]]:
-    """Return, for each (NIC, peer), the links that all traced routes between them share."""
+    """Return, by (NIC, peer), the links that all traced routes between them share."""
     links_of_pair: dict[tuple[str, str], list[str]] = {}
     for traced in fabric.traced:
         pair = traced.nic, traced.peer
@@ -155,9 +156,9 @@ def run_traffic(
     settings: TrafficSettings,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[str, int, list[Round]]:
-    """Run the rounds; return the run's name, its start in ns, and the rounds with their results.
+    """Run the rounds. Return the run's name, its start in ns, and the rounds with their results.
 
-    Raises ValueError, LogUnavailable, PublishFailed. After Ctrl-C it returns the rounds so far.
+    Raises ValueError, LogUnavailable, PublishFailed. After Ctrl-C, it returns the rounds so far.
     """
     hosts = expected_hosts(request.hosts, nics_of(nics))
     started_ns = time.time_ns()
@@ -199,7 +200,7 @@ def _one_round(
     label: str,
     on_progress: Callable[[str], None],
 ) -> AuditReport:
-    """Request a round, wait until it ends, at most for `limit_s`, and return its report."""
+    """Request a round, wait at most `limit_s` seconds until it ends, and return its report."""
     check = _CHECKS.get(planned_round.kind, PAIR_CHECK)
     now_ns = time.time_ns()
     request = AuditRun(
@@ -267,7 +268,7 @@ def evaluated_traffic(
 
 
 def heat_maps(report: AuditReport) -> list[str]:
-    """Return the text lines of the rings' heat maps."""
+    """Return the lines of the heat maps of the traffic rings, as text."""
     result = report.results.get(FLEET, {}).get("fabric.stragglers")
     return [
         f"{finding['subject']}: {finding['text']}"

@@ -1,9 +1,9 @@
 """Answers Kubernetes' admission reviews: whether a pod or a gang can run on nodes that the audit found fit.
 
-Only pods that are limited to nodes by name are checked: by `nodeName`, which passes the scheduler by, or by
+Only pods that are limited to nodes by name are checked: by `nodeName`, which bypasses the scheduler, or by
 the label `kubernetes.io/hostname` and the field `metadata.name` in node selector and required node affinity.
-All other pods are the scheduler's task, which sees the taint of a drained node. All templates of an object
-are checked together, so a gang is refused as a whole. In doubt an object is admitted, with a warning.
+All other pods are the scheduler's task, which respects the taint of a drained node. All templates of an
+object are checked together, so a gang is refused as a whole. In doubt an object is admitted, with a warning.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Evaluate = Callable[[str], HostFitness]
 
 
 class BadReview(ValueError):
-    """A request that is no AdmissionReview."""
+    """A request that is not a valid AdmissionReview."""
 
 
 class Template(NamedTuple):
@@ -46,7 +46,7 @@ class Template(NamedTuple):
 def answer(review: Any, evaluate: Evaluate, fault: str = "") -> dict[str, Any]:
     """Return the AdmissionReview that answers a request. Raises BadReview.
 
-    `fault`: why the fitness of nodes is not known; everything is admitted then.
+    With a `fault`, the reason why the fitness of nodes is unknown, everything is admitted.
     """
     request = _mapping(_mapping(review).get("request"))
     uid = request.get("uid")
@@ -71,7 +71,7 @@ def answer(review: Any, evaluate: Evaluate, fault: str = "") -> dict[str, Any]:
 
 
 def _to_check(root: Mapping[str, Any]) -> Iterator[tuple[Template, bool]]:
-    """Yield the templates of an object that are to be checked, and whether they require fit nodes."""
+    """Yield the templates of an object that must be checked, and whether each requires fit nodes."""
     own = _asked(_mapping(root.get("metadata")))
     for template in templates(root):
         asked = _asked(template.metadata) or own
@@ -96,7 +96,7 @@ def templates(node: Any, path: str = "", depth: int = 0) -> Iterator[Template]:
 
 
 def nodes_of(spec: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the nodes to which a pod is limited by their names; None: it is not."""
+    """Return the nodes to which a pod is limited by their names; None if the pod has no such limit."""
     affinity = _mapping(_mapping(spec.get("affinity")).get("nodeAffinity"))
     required = _mapping(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
     limits = [
@@ -109,7 +109,7 @@ def nodes_of(spec: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _nodes_of_terms(terms: list[Any]) -> frozenset[str] | None:
-    """Return the nodes that any of the terms names; None if a term names none, or there is no term."""
+    """Return the nodes that any of the terms names; None if a term names no node, or without terms."""
     nodes: set[str] = set()
     for term in terms:
         limits = [
@@ -126,7 +126,7 @@ def _nodes_of_terms(terms: list[Any]) -> frozenset[str] | None:
 
 
 def _verdict(template: Template, evaluate: Evaluate, fault: str) -> tuple[bool, str]:
-    """Return whether no fit node is left for a template, and what is to be said about its nodes."""
+    """Return whether no fit node is left for a template, and a text about its unfit or unknown nodes."""
     nodes = nodes_of(template.spec)
     if not nodes:
         return False, ""
@@ -150,7 +150,7 @@ def _shown(nodes: list[str]) -> str:
 
 
 def _asked(metadata: Mapping[str, Any]) -> str:
-    """Return the value of label or annotation; empty without one."""
+    """Return the value of the annotation or label `PREFLIGHT`; empty without one."""
     for part in ("annotations", "labels"):
         value = _mapping(metadata.get(part)).get(PREFLIGHT)
         if isinstance(value, str):
@@ -159,7 +159,7 @@ def _asked(metadata: Mapping[str, Any]) -> str:
 
 
 def _is_of_node(metadata: Mapping[str, Any]) -> bool:
-    """Return whether a pod belongs to its node, as those of a DaemonSet and static ones: it runs on any."""
+    """Return whether a pod belongs to its node and runs on any: a static pod, or a pod of a DaemonSet."""
     owners = map(_mapping, _list(metadata.get("ownerReferences")))
     is_static = "kubernetes.io/config.mirror" in _mapping(metadata.get("annotations"))
     return is_static or any(owner.get("kind") in ("DaemonSet", "Node") for owner in owners)

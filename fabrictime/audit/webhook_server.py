@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeVerdicts:
-    """The fitness of nodes by the newest audit results and the drains in force, for several threads."""
+    """The fitness of nodes from the newest audit results and the active drains. Thread-safe."""
 
     def __init__(self, max_age_s: float, host_by_node: Mapping[str, str]) -> None:
         self.fault = "the log has not been read yet"
@@ -51,7 +51,7 @@ class NodeVerdicts:
         self._lock = threading.Lock()
 
     def take(self, message: Message, record: Any) -> None:
-        """Take a result or a repair."""
+        """Store an audit result or a repair."""
         with self._lock:
             if message.topic == REPAIRS.name:
                 self._repairs.pop(message.key, None)
@@ -76,7 +76,7 @@ class NodeVerdicts:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one connection: POST of a review, GET for probes of the kubelet."""
+    """Answers the requests of one connection: POST of an admission review, GET of the kubelet's probes."""
 
     protocol_version = "HTTP/1.1"
     timeout = REQUEST_S
@@ -86,11 +86,11 @@ class Handler(BaseHTTPRequestHandler):
         super().__init__(*given)
 
     def do_GET(self) -> None:
-        """Say that the process answers; the fitness of nodes may be unknown, which admits everything."""
+        """Answer a probe of the kubelet with status 200, even if the fitness of nodes is unknown."""
         self._send(200, {"fault": self._verdicts.fault})
 
     def do_POST(self) -> None:
-        """Answer a review."""
+        """Answer an admission review."""
         try:
             size = int(self.headers.get("Content-Length", ""))
             if not 0 <= size <= MAX_BODY:
@@ -107,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(200, reply)
 
     def log_message(self, format: str, *given: Any) -> None:
-        """Log nothing for each request."""
+        """Suppress the line that the base class logs for each request."""
 
     def _send(self, status: int, body: Any) -> None:
         data = json.dumps(body).encode()
@@ -119,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """An HTTPS server; handshakes take place in the threads of their connections."""
+    """An HTTPS server. TLS handshakes take place in the threads of their connections."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -127,7 +127,7 @@ class Server(ThreadingHTTPServer):
     def __init__(
         self, address: tuple[str, int], verdicts: NodeVerdicts, certificate: Path, key: Path
     ) -> None:
-        """Listen. Raises ValueError for an unusable address or certificate."""
+        """Listen on `address`. Raises ValueError for an unusable address or certificate."""
         self._files, self._read = (certificate, key), (0, 0)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.read_certificate()
@@ -148,21 +148,21 @@ class Server(ThreadingHTTPServer):
             raise ValueError(f"certificate {self._files[0]}: {error.strerror or error}") from error
 
     def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection; the handshake is the first read."""
+        """Accept a connection. Its TLS handshake takes place at the first read."""
         connection, address = super().get_request()
         connection.settimeout(REQUEST_S)
         wrapped = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         return wrapped, address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a connection that failed, such as a handshake with another authority, in one line."""
+        """Log a failed connection in one line, such as a handshake with another certificate authority."""
         log.warning("connection of %s failed", client_address[0], exc_info=log.isEnabledFor(logging.DEBUG))
 
 
 def follow(
     verdicts: NodeVerdicts, cluster: KafkaSettings, server: Server, max_age_s: float, stopping: StopRequest
 ) -> None:
-    """Read the log until a stop; begin again when it fails."""
+    """Read the log until a stop is requested, and begin again after a failure."""
     while not stopping.is_set():
         try:
             _follow(verdicts, cluster, server, max_age_s, stopping)
@@ -211,7 +211,7 @@ def serve(
     max_age_s: float,
     host_by_node: Mapping[str, str],
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ValueError for an unusable address or certificate."""
+    """Serve the webhook until SIGTERM or SIGINT. Raises ValueError for an unusable address or certificate."""
     stopping = StopRequest()
     stopping.set_on_signals()
     verdicts = NodeVerdicts(max_age_s, host_by_node)

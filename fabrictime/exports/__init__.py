@@ -1,1 +1,1 @@
-"""The measured fabric in the formats of schedulers."""
+"""Writes the measured topology of the fabric in the file formats of job schedulers."""

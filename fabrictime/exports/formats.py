@@ -1,7 +1,7 @@
 """Writes the networks of a fabric in the formats of schedulers. Pure.
 
 Sources: topology.conf(5) and topology.yaml(5) of Slurm; Kubernetes' rules for label keys and values. With
-server-side apply, a list of nodes with labels changes nothing else of these nodes.
+server-side apply, a list of nodes with labels changes no other field of these nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BadExport(ValueError):
 
 
 def slurm_tree(networks: Sequence[Network]) -> str:
-    """Return topology.conf for topology/tree. Raises BadExport."""
+    """Return topology.conf for Slurm's plugin topology/tree. Raises BadExport."""
     return "".join(
         f"SwitchName={name} {'Switches' if is_upper else 'Nodes'}={members}\n"
         for name, members, is_upper in _switches(_only(networks, "topology.conf"))
@@ -37,14 +37,14 @@ def slurm_tree(networks: Sequence[Network]) -> str:
 
 
 def slurm_block(networks: Sequence[Network]) -> str:
-    """Return topology.conf for topology/block: a block per group of hosts at a leaf. Raises BadExport."""
+    """Return topology.conf for Slurm's plugin topology/block: a block per leaf group. Raises BadExport."""
     blocks = _only(networks, "topology.conf").lowest
     rows = [f"BlockName={_listed(block.name)} Nodes={_hosts(block.hosts)}\n" for block in blocks]
     return "".join([*rows, f"BlockSizes={_base_size(blocks)}\n"])
 
 
 def slurm_yaml(networks: Sequence[Network]) -> str:
-    """Return topology.yaml with a tree and blocks per network; default: the first. Raises BadExport."""
+    """Return topology.yaml with a tree and blocks per network. The first is the default. Raises BadExport."""
     topologies: list[dict[str, Any]] = []
     for number, network in enumerate(networks):
         switches = [
@@ -117,7 +117,7 @@ def _flat(group: Group) -> dict[str, Any]:
 
 
 def _only(networks: Sequence[Network], file: str) -> Network:
-    """Return the only network. Raises BadExport: the file describes one."""
+    """Return the only network. Raises BadExport for several: the format describes one network."""
     if len(networks) != 1:
         names = ", ".join(network.name for network in networks)
         raise BadExport(f"{file} holds one network, and the fabric has {names}: choose one with --network")
@@ -125,7 +125,7 @@ def _only(networks: Sequence[Network], file: str) -> Network:
 
 
 def _switches(network: Network) -> Iterator[tuple[str, str, bool]]:
-    """Yield name and members of each group as host lists, and whether the members are groups."""
+    """Yield, for each group, its name, its members as a host list, and whether the members are groups."""
     yielded: set[str] = set()
     for level in network.levels:
         for group in level:
@@ -141,14 +141,14 @@ def _hosts(names: Iterable[str]) -> str:
 
 
 def _listed(name: str) -> str:
-    """Return a name that a host list of Slurm can hold. Raises BadExport."""
+    """Return the name unchanged if a Slurm host list can hold it. Raises BadExport otherwise."""
     if not _LIST_NAME.fullmatch(name):
         raise BadExport(f"name {name!r}: expected none of blank, comma, brackets, '=' and '#' for Slurm")
     return name
 
 
 def _base_size(blocks: Sequence[Group]) -> int:
-    """Return the size of the smallest block: Slurm plans by it, and no block may be smaller."""
+    """Return the number of hosts of the smallest block, which Slurm uses as its base block size."""
     return min(len(block.hosts) for block in blocks)
 
 
@@ -157,7 +157,7 @@ def _key(name: str) -> str:
 
 
 def _label(name: str) -> str:
-    """Return a name that a label of Kubernetes can hold. Raises BadExport."""
+    """Return the name unchanged if a Kubernetes label can hold it. Raises BadExport otherwise."""
     if not _LABEL.fullmatch(name):
         raise BadExport(
             f"switch {name!r}: expected up to 63 letters, digits, '-', '_' or '.' for a label of Kubernetes"

@@ -2,15 +2,15 @@
 
 A scheduler places a job well if it knows which hosts share a leaf or a pod. It needs a tree, but fabrics are
 no trees: leaves have several spines, and a host has a leaf per rail. So a group is a set of hosts that reach
-each other without leaving the switches up to a tier. A group of tier 1 has the leaves that share hosts (the
-rails of a pod, the two leaves of a bond). A group of tier 2 has the leaves that share a spine, and so on.
+each other through switches up to a certain tier. A group of tier 1 has the leaves that share hosts (the rails
+of a pod, the two leaves of a bond). A group of tier 2 has the leaves that share a spine, and so on.
 
 A few hosts that are cabled to two pods, such as storage servers, do not make one group of these pods. Leaves
-are joined if they share more than half of one leaf's hosts. A host at several groups belongs to the one with
-the largest number of its cables, then of hosts: a job beside it finds the largest choice of near hosts.
+are joined if they share more than half of one leaf's hosts. A host at several groups belongs to the group
+with most of its cables, then with most hosts: a job on this host then finds the largest choice of near hosts.
 
 Switches that no cable connects are different networks, such as compute and storage: each is a tree of its
-own. Networks that group their common hosts in the same way, such as rails without spines, are one network.
+own. Networks that group their common hosts in the same manner, such as rails without spines, are one network.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The groups of one network: `levels[0]` has those of the leaves, the last level one group."""
+    """The groups of one network. `levels[0]` has one group per leaf or joined leaves, the last level one
+    group.
+    """
 
     levels: tuple[tuple[Group, ...], ...]
     multihomed: tuple[str, ...] = ()
@@ -57,7 +59,7 @@ class Network:
 
     @property
     def lowest(self) -> tuple[Group, ...]:
-        """Return the groups without children: each host is in one of them."""
+        """Return the groups without children, exactly one of which contains each host."""
         return tuple(_lowest(self.levels[-1][0]))
 
 
@@ -71,7 +73,7 @@ def _lowest(group: Group) -> Iterator[Group]:
 def networks_of(topology: Topology) -> tuple[Network, ...]:
     """Return the networks of a topology, the largest first; see `networks_between`.
 
-    The tier of a switch of no stated tier is its distance from the nearest host.
+    A switch without a stated tier has its distance from the nearest host as tier.
     """
     cables = [tuple(split_end(end).node for end in cable.split("<>")) for cable in topology.cable_ids()]
     near: dict[str, set[str]] = defaultdict(set)
@@ -96,9 +98,9 @@ def _distances(hosts: Iterable[str], near: Mapping[str, Collection[str]]) -> dic
 
 
 def networks_between(tier_of: Mapping[str, int], cables: Iterable[tuple[str, str]]) -> tuple[Network, ...]:
-    """Return the networks that cables between nodes make, the largest first.
+    """Return the networks that cables between nodes form, the largest first.
 
-    `tier_of`: the tier of each node, 0 for hosts. Without a host at a switch there is no network.
+    `tier_of` is the tier of each node, 0 for hosts. Switches without any host form no network.
     """
     hosts_of: dict[str, set[str]] = defaultdict(set)
     """Hosts at each switch."""
@@ -122,7 +124,7 @@ def networks_between(tier_of: Mapping[str, int], cables: Iterable[tuple[str, str
 
 
 def _joined(separate: Collection[tuple[Network, Collection[str]]]) -> list[set[str]]:
-    """Return the switches of each network, together where one is a part of another."""
+    """Return the switches of each network. A network that is part of a larger one adds its switches to it."""
     joined: list[tuple[Network, set[str]]] = []
     for network, switches in sorted(separate, key=lambda pair: _order(pair[0])):
         larger = next((pair for pair in joined if _is_part(network, pair[0])), None)
@@ -138,9 +140,10 @@ def _order(network: Network) -> tuple[int, Any]:
 
 
 def _is_part(network: Network, larger: Network) -> bool:
-    """Return whether a larger network groups the hosts of another one, most of its own, in the same way.
+    """Return whether `larger` groups the hosts of `network` in the same manner, and most of its hosts are
+    there.
 
-    So a rail that lacks a host, whose NIC is dead, belongs to the other rails.
+    So a rail that lacks a host because of a dead NIC belongs to the other rails.
     """
     hosts = set(network.hosts)
     is_similar = len(network.levels) == len(larger.levels) and 2 * len(hosts) > len(larger.hosts)
@@ -174,7 +177,7 @@ def _network(
     neighbours: Mapping[str, Collection[str]],
     tiers: Mapping[str, int],
 ) -> Network | None:
-    """Return the levels of a network, without those that join no groups; None without a host."""
+    """Return a network's levels, except those that join no groups; None without hosts or one top group."""
     links: dict[str, set[str]] = defaultdict(set)
     hosts_of, multihomed = _homes(switches, hosts_of, tiers)
     for switch in switches:
@@ -196,7 +199,7 @@ def _network(
 def _homes(
     switches: Collection[str], hosts_of: Mapping[str, Collection[str]], tiers: Mapping[str, int]
 ) -> tuple[dict[str, set[str]], tuple[str, ...]]:
-    """Return the hosts at each switch, with each host at one group of a tier, and the hosts at several."""
+    """Return each switch's hosts, with each host in one group per tier, and the hosts at several groups."""
     homes = {switch: set(hosts_of[switch]) for switch in switches}
     multihomed: set[str] = set()
     for tier in {tiers[switch] for switch in switches}:
@@ -216,7 +219,7 @@ def _homes(
 
 
 def _joined_by_hosts(hosts_of: Mapping[str, Collection[str]]) -> list[set[str]]:
-    """Return the groups of switches that share more than half of the hosts of one of them."""
+    """Return sets of joined switches. Two switches are joined if they share most hosts of one of them."""
     switches_of: dict[str, list[str]] = defaultdict(list)
     for switch, hosts in hosts_of.items():
         for host in hosts:
@@ -231,7 +234,7 @@ def _joined_by_hosts(hosts_of: Mapping[str, Collection[str]]) -> list[set[str]]:
 
 
 def _adds(groups: Collection[Group], lower: Collection[Group]) -> bool:
-    """Return whether groups join some of the level below, or have further hosts."""
+    """Return whether `groups` join groups of the level below, `lower`, or have more hosts."""
     hosts, lower_hosts = (sum(len(group.hosts) for group in level) for level in (groups, lower))
     return len(groups) < len(lower) or hosts > lower_hosts
 
@@ -243,8 +246,9 @@ def _groups(
     tier: int,
     lower: Collection[Group],
 ) -> tuple[Group, ...]:
-    """Return a group for each component that has hosts; a component without a switch of this tier keeps its
-    groups of the tier below."""
+    """Return a group for each component that has hosts. A component without a switch of this tier keeps its
+    groups of the tier below.
+    """
     groups: list[Group] = []
     for component in components:
         members = tuple(sorted(set(component) & set(hosts), key=natural))
@@ -260,7 +264,7 @@ def _groups(
 def _complete(
     children: tuple[Group, ...], hosts: Collection[str], switches: tuple[str, ...]
 ) -> tuple[Group, ...]:
-    """Return the children of a group, and one more for hosts that are cabled to the group's own switches."""
+    """Return a group's children, and one more child for hosts that are cabled to the group's own switches."""
     below = {host for child in children for host in child.hosts}
     direct = tuple(host for host in hosts if host not in below)
     if not children or not direct:

@@ -23,11 +23,11 @@ _CHUNK: Final = 1024 * 1024
 
 
 class BadBody(ValueError):
-    """A body that does not unpack."""
+    """A request body that cannot be unpacked."""
 
 
 class TooLarge(BadBody):
-    """A body that unpacks to more than the limit."""
+    """A request body that unpacks to more than the limit."""
 
 
 def unpack(data: bytes, encoding: str, limit_bytes: int) -> bytes:

@@ -5,7 +5,7 @@ A `Call` (statement, settings, parameters, role) returns bytes in the requested 
 
 Every call has its own connection (0.3 ms), so that its settings end with it; only a session keeps its
 connection. All calls block, so the HTTP side runs them in threads. A running chdb does not survive a fork:
-the child hangs on its first query. So start it in a fresh process.
+the child hangs on its first query. So start the engine in a fresh process.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class EngineError(Exception):
 
 
 class DirectoryInUse(Exception):
-    """Another process uses the directory; the message says which one."""
+    """Another process uses the directory; the message names the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One statement to run. `format` is the result's format if the statement itself does not set one."""
+    """One SQL statement to run. `format` is the result's format if the statement itself does not set one."""
 
     statement: Statement
     role: str
@@ -82,7 +82,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a call: its body, and how many rows and bytes were read or written."""
+    """The result of a call: its body, and the number of rows and bytes that were read or written."""
 
     body: bytes
     read_rows: int = 0
@@ -149,7 +149,7 @@ class Engine:
 
     def note_owner(self, text: str) -> None:
         """Write a description of this process into the directory's lock file. Another process that fails to
-        lock it shows this text.
+        lock the directory shows this text.
         """
         self._lock_file.seek(0)
         self._lock_file.truncate()
@@ -209,7 +209,7 @@ class Engine:
         return list(settings)
 
     def _limits(self) -> dict[str, float]:
-        """Return the settings that limit a reader's query."""
+        """Return the ClickHouse settings that limit a reader's query, by name."""
         return {
             "max_execution_time": self._settings.query_limit_s,
             "max_memory_usage": self._settings.query_memory_limit_mib * MIB,
@@ -267,9 +267,9 @@ class Engine:
         return connection
 
     def _use_database(self, connection: Any) -> None:
-        """Make the database the connection's own; make it again if it was dropped.
+        """Select the project's database on a connection, and create the database again if it was dropped.
 
-        The sink makes the tables again at its next insert, which fails without them.
+        The sink's next insert fails without the tables, and then the sink creates them again.
         """
         use = f"USE {tables.DATABASE}"
         try:
@@ -327,7 +327,7 @@ def _capped(value: str, maximum: float) -> str:
 
 
 def _take(directory: Path) -> Any:
-    """Lock the directory and return the lock file. Raises DirectoryInUse with the present owner."""
+    """Lock the directory and return the lock file. Raises DirectoryInUse if another process has locked it."""
     file = (directory / "lock").open("a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -344,7 +344,9 @@ def _take(directory: Path) -> Any:
 
 
 def _write_config(directory: Path, settings: HistorySettings) -> Path:
-    """Write config.xml and users.xml, return the former's path. Without, chdb reads any ./config.xml."""
+    """Write config.xml and users.xml, and return the path of the first. Without, chdb reads any
+    ./config.xml.
+    """
     folder = directory / "config"
     folder.mkdir(exist_ok=True, mode=0o700)
     temporary = directory / "tmp"

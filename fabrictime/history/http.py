@@ -2,8 +2,8 @@
 
 A request has SQL, settings as parameters, `param_x` query parameters and a body, which may be compressed. The
 response is the result in the requested format, or ClickHouse's error text, code header and status. User
-`fabrictime` may write; user `reader` may read the project's tables. A token authenticates each of them and is
-compared in constant time. `compress=1` framing and external tables are refused with an error that names them.
+`fabrictime` may write; user `reader` may read the project's tables. Each user has a token, which is compared
+in constant time. `compress=1` framing and external tables are refused with an error that names them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _OURS: Final = frozenset(
 
 
 class Failure(Exception):
-    """A response that is an error: ClickHouse's code and text."""
+    """An error response: ClickHouse's code and text."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -127,7 +127,7 @@ class Endpoint:
         return app
 
     def close(self) -> None:
-        """Accept no more calls and wait for the running ones."""
+        """Accept no more calls and wait until the running calls end."""
         self._queries.shutdown(wait=True)
         self._inserts.shutdown(wait=True)
 
@@ -179,7 +179,7 @@ class Endpoint:
         return user_role
 
     async def _read(self, request: web.Request) -> tuple[bytes, dict[str, str]]:
-        """Return (body, parameters) of a request. The body continues the SQL of the parameter `query`."""
+        """Return (body, parameters) of a request. The body continues the SQL in the parameter `query`."""
         params = dict(request.query)
         if request.content_length is not None and request.content_length > self._limit:
             raise Failure(
@@ -250,7 +250,7 @@ async def _ping(_: web.Request) -> web.Response:
 
 
 def _format_of(text: str, result_format: str) -> str:
-    """Return the format of a result: the one at the end of the statement, else `result_format`."""
+    """Return the format of a result: the format at the end of the statement, else `result_format`."""
     last_tokens = [token.text for token in sql.tokens(text)][-2:]
     return last_tokens[1] if len(last_tokens) == 2 and last_tokens[0].upper() == "FORMAT" else result_format
 
@@ -308,7 +308,7 @@ def _failed(code: int, text: str, query_id: str) -> web.Response:
 
 
 async def _form_fields(request: web.Request) -> dict[str, str]:
-    """Return the fields of a multipart form. Raises Failure if it has a file, an external table."""
+    """Return the fields of a multipart form. Raises Failure if it has a file, that is, an external table."""
     fields = {}
     async for part in await request.multipart():
         name = getattr(part, "name", None)

@@ -40,7 +40,7 @@ def main(settings: HistorySettings) -> int:
 
 
 class _PortInUse(Exception):
-    """Another process listens on the port; the message says which one."""
+    """Another process listens on the port; the message names the process."""
 
 
 async def _serve(engine: Engine, settings: HistorySettings, write_token: str, read_token: str) -> None:
@@ -94,7 +94,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _holder(port: int) -> str:
-    """Describe the process that listens on a port, if this user may see it."""
+    """Return a description of the process that listens on a port, if this user may see it."""
     for process in psutil.process_iter(["pid", "name"]):
         try:
             connections = process.net_connections("tcp")

@@ -11,7 +11,7 @@ from schemas.strict_model import StrictModel, quantity
 
 
 class HistorySettings(StrictModel):
-    """The `[history]` part of the configuration."""
+    """The `[history]` table of the configuration: data directory, address and limits."""
 
     directory: Path = Field(description="where chdb keeps its data and its lock file; made owner-only")
     host: str = Field(default="127.0.0.1", description="loopback address to listen on")

@@ -52,7 +52,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of SQL. `kind` is string, quoted, token or mark; `end` is the position after it."""
+    """A token of SQL. `kind` is string, quoted, token or mark; `end` is the position after the token."""
 
     kind: str
     text: str
@@ -61,8 +61,8 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The statement of a request. If `format` is set, it is an INSERT: `text` ends before FORMAT, and `data`
-    is its data.
+    """The statement of a request. If `format` is set, the statement is an INSERT: `text` ends before FORMAT,
+    and `data` holds the rows.
     """
 
     text: str
@@ -72,7 +72,7 @@ class Statement:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of `text` but white space and comments. Raises Refused if it is not plain SQL."""
+    """Yield the tokens of `text` without white space and comments. Raises Refused if it is not plain SQL."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -153,8 +153,8 @@ def _insert_data(head: str) -> tuple[int, int, str] | None:
 
 
 def _check(text: str) -> str:
-    """Return `text` up to its closing semicolon. Raises Refused for a second statement, a forbidden keyword
-    or a denied call.
+    """Return `text` up to its closing semicolon. Raises Refused for a second statement, a forbidden keyword,
+    or a call of a denied function.
     """
     end = len(text)
     closed = False

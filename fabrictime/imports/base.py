@@ -40,7 +40,7 @@ class BadImport(ValueError):
 
 
 class NoCable(BadImport):
-    """The files are right, but state no cable between two nodes of the fabric."""
+    """The files are valid, but state no cable between two nodes of the fabric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Cable:
 
 @dataclass(slots=True)
 class Found:
-    """The content of one file."""
+    """The cables and nodes that one file describes."""
 
     cables: list[Cable] = field(default_factory=list)
     hosts: set[str] = field(default_factory=set)
@@ -82,7 +82,7 @@ class Found:
     def connect(
         self, near: tuple[str, str], far: tuple[str, str], rate_bps: int = 0, place: str = ""
     ) -> None:
-        """Add a cable; `place` says where the file states it. Raises BadImport for an invalid name."""
+        """Add a cable. `place` is the cable's position in the file. Raises BadImport for an invalid name."""
         for node, port in (near, far):
             try:
                 end_id(node, port)
@@ -93,7 +93,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of files. `fits(text)` says whether a text probably has it. `read` returns the content of a
+    """A file format. `fits(text)` returns whether a text probably has it. `read` returns the content of a
     text, or raises BadImport.
     """
 
@@ -105,7 +105,7 @@ class Format:
 def merged(
     every: Iterable[Found], hints: Hints | None = None, conflicts: list[str] | None = None
 ) -> TopologyFile:
-    """Return one topology file without the nodes that `hints` leaves out. A switch's tier is the one that a
+    """Return one topology file without the nodes that `hints` leaves out. A switch's tier is the tier that a
     file states, else its distance from the hosts.
 
     Raises BadImport if two lines connect one port differently. With a list `conflicts`, the second cable is
@@ -129,7 +129,7 @@ def merged(
 
 
 def _names(parts: Iterable[Found], cables: Iterable[Cable], without: Iterable[str]) -> list[str]:
-    """Return the names of all nodes but those that `without` leaves out: first those with a cable."""
+    """Return the names of all nodes, nodes with a cable first, without the names that match `without`."""
     names: dict[str, None] = dict.fromkeys(end.node for cable in cables for end in cable.ends)
     for part in parts:
         names.update(dict.fromkeys((*part.hosts, *part.addresses, *part.ports, *part.kinds)))
@@ -139,7 +139,7 @@ def _names(parts: Iterable[Found], cables: Iterable[Cable], without: Iterable[st
 def _kinds(
     parts: Iterable[Found], cables: Iterable[Cable], names: Iterable[str], host_pattern: str
 ) -> dict[str, Kind]:
-    """Return node to its kind: host, the kind that a file states, or its tier."""
+    """Return the kind of each node: host, the kind that a file states, or its tier."""
     hosts = {host for part in parts for host in part.hosts}.intersection(names)
     if host_pattern:
         hosts |= {node for cable in cables for node, _ in cable.ends if _matches(node, (host_pattern,))}
@@ -182,7 +182,7 @@ def _cables(parts: Iterable[Found], conflicts: list[str] | None) -> list[Cable]:
 
 
 def _conflict(cable: Cable, far_of: Mapping[End, tuple[End, str]]) -> str:
-    """Return a line if another cable has one of this cable's ports; empty if none has."""
+    """Return a line about another cable at one of this cable's ports; empty if there is none."""
     near, far = cable.ends
     for one, other in ((near, far), (far, near)):
         wired_to, place = far_of.get(one, (other, ""))
@@ -196,7 +196,7 @@ def _conflict(cable: Cable, far_of: Mapping[End, tuple[End, str]]) -> str:
 
 
 def _tiers(cables: Iterable[Cable], hosts: set[str]) -> dict[str, Kind]:
-    """Return switch to its kind, from its distance to the nearest host."""
+    """Return the kind of each switch from its distance to the nearest host."""
     neighbours: dict[str, set[str]] = {}
     for cable in cables:
         a, b = (end.node for end in cable.ends)
@@ -212,7 +212,7 @@ def _tiers(cables: Iterable[Cable], hosts: set[str]) -> dict[str, Kind]:
 
 
 def kind_of_role(role: str) -> Kind | None:
-    """Return the kind of a role, group or function, such as `leaf` or `compute`; None if it names none."""
+    """Return the kind for a role, group or function, such as `leaf` or `compute`; None if there is none."""
     return _KIND_OF_ROLE.get(role.strip().lower())
 
 
@@ -231,7 +231,7 @@ def text_of(value: Any) -> str:
 
 @functools.lru_cache(maxsize=1)
 def json_table(text: str) -> dict[str, Any]:
-    """Return the table that a JSON text holds. Raises BadImport if it holds none."""
+    """Return the object in a JSON text. Raises BadImport if the text has none."""
     if not text.lstrip()[:1] == "{":
         raise BadImport("not JSON: expected a table")
     try:
@@ -242,7 +242,7 @@ def json_table(text: str) -> dict[str, Any]:
 
 
 def has_key(text: str, *keys: str) -> bool:
-    """Return whether a text is a JSON table with one of these keys at its top."""
+    """Return whether a text is a JSON object with one of these keys at its top level."""
     try:
         return not json_table(text).keys().isdisjoint(keys)
     except BadImport:
@@ -262,8 +262,8 @@ def yaml_content(text: str) -> Any:
 class _BoundedLoader(yaml.SafeLoader):  # type: ignore[misc]
     """A YAML loader that refuses tables which merge keys (`<<`) make longer than any fabric.
 
-    An alias alone costs nothing, because it is a reference. Merged tables are copies, so that a few lines
-    could stand for gigabytes.
+    An alias is a reference and needs no memory. Merged tables are copies, so that a few lines could stand for
+    gigabytes.
     """
 
     def flatten_mapping(self, node: Any) -> None:

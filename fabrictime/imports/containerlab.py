@@ -1,6 +1,6 @@
 """Reads containerlab's topology file (YAML): nodes with a kind, and links with two endpoints.
 
-A node's kind is the one that the node states, else that of its group, else the default (containerlab manual,
+A node's kind is the kind that the node states, else its group's kind, else the default (containerlab manual,
 'Node configuration'). A group or label that names a role, such as `leaf`, is that node's role in the fabric.
 """
 
@@ -22,7 +22,7 @@ _ROUTERS: Final = re.compile(
 
 
 def fits(text: str) -> bool:
-    """Return whether a text looks like a lab's file."""
+    """Return whether a text looks like a topology file of containerlab."""
     if not re.search(r"^[\"']?topology[\"']?\s*:", text, re.MULTILINE):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The formats of `fabrictime topology import`, and the choice among them."""
+"""The file formats of `fabrictime topology import`, and the choice of the format for a file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FORMATS: Final[dict[str, Format]] = {
 
 
 def format_of(text: str, name: str = "") -> Format:
-    """Return the format called `name`, or without one the first that fits the text. Raises BadImport."""
+    """Return the format called `name`; without a name, the first that fits the text. Raises BadImport."""
     if name:
         if name not in FORMATS:
             raise BadImport(f"format {name!r}: expected one of {', '.join(FORMATS)}")

@@ -1,7 +1,7 @@
 """Reads the output of `ibnetdiscover`: switches and channel adapters with the neighbour of each port.
 
-A node is its GUID; its description, which the owner sets, is only its name. Adapters inside switches, which
-aggregate for SHARP, are no hosts and are left out.
+A node is identified by its GUID; its description, which the owner sets, is only a name. Adapters inside
+switches, which aggregate for SHARP, are no hosts and are left out.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def read(text: str, hints: Hints) -> Found:
 
 
 def _names(text: str) -> dict[str, tuple[str, str]]:
-    """Return GUID to (kind, name). A node whose name several have, or that nobody has named, gets its GUID
-    added, else one would hide the other.
+    """Return (kind, name) by GUID. The name contains the GUID if several nodes have the same name or if it is
+    a factory name, because one node would hide another.
     """
     nodes = {match[3]: (match[1], match[4].strip()) for match in map(_NODE.match, text.splitlines()) if match}
     count = Counter(nodes.values())

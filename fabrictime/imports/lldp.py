@@ -49,7 +49,7 @@ def _value(value: Any) -> str:
 
 
 def _chassis(value: Any) -> str:
-    """Return the system name of a neighbour. json0 has it in a field, json has it as the key of the table."""
+    """Return the system name of a neighbour. In json0 it is a field of the table, in json the table's key."""
     for table in _items(value):
         if "name" in table:
             return _value(table["name"])
@@ -60,7 +60,7 @@ def _chassis(value: Any) -> str:
 
 
 def _port(value: Any) -> str:
-    """Return the port: its id if that is an interface name, else its description."""
+    """Return the name of a port: its id if the id is an interface name, else its description."""
     for table in _items(value):
         ids = _items(table.get("id"))
         for one in ids:

@@ -18,8 +18,8 @@ def fits(text: str) -> bool:
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the cables. Links that are not of type DeviceInterfaceLink (consoles, management) are left out,
-    as are those between parts of one chassis: its ASICs are devices of the file too.
+    """Return the cables. Links other than DeviceInterfaceLink (consoles, management) are left out. So are
+    links between parts of one chassis, because its ASICs are devices of the file too.
 
     Raises BadImport.
     """

@@ -1,7 +1,7 @@
 """Reads cables from NetBox's CSV export or from files for its bulk import.
 
-The export of the list of cables names several ports of one side, of a breakout cable, in one field. Formats:
-NetBox, `dcim/tables/cables.py`, `dcim/tables/connections.py` and `CableImportForm`.
+In the export, one field names all ports at one side of a breakout cable. Formats: NetBox,
+`dcim/tables/cables.py`, `dcim/tables/connections.py` and `CableImportForm`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GONE: Final = ("planned", "decommissioning", "offline")
 
 
 def fits(text: str) -> bool:
-    """Return whether a text looks like a table of cables."""
+    """Return whether a text looks like a table of cables from NetBox."""
     head = {_plain(name) for name in text[:8192].partition("\n")[0].split(",")}
     return all(head & set(names) for names in _COLUMNS.values())
 
@@ -75,7 +75,7 @@ def _values(text: str) -> list[str]:
 def _pairs(
     near: list[tuple[str, str]], far: list[tuple[str, str]]
 ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Yield the links of a cable. One port that breaks out into several gets a number for each."""
+    """Yield the pairs of ports of a cable. A port that breaks out into several gets a number for each."""
     if len(near) == 1 < len(far):
         near = [(near[0][0], f"{near[0][1]}:{breakout}") for breakout in range(1, len(far) + 1)]
     elif len(far) == 1 < len(near):

@@ -1,6 +1,7 @@
-"""Reads Slurm's topology.conf (topology/tree) and topology.yaml: which switch has which nodes and switches.
+"""Reads Slurm's topology.conf (topology/tree) and topology.yaml: the nodes and switches below each switch.
 
-The files name no ports. So ports are named by their far nodes. Format: topology.conf(5), topology.yaml(5).
+The files name no ports. So a port is named by the node at its other end. Format: topology.conf(5),
+topology.yaml(5).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def read(text: str, hints: Hints) -> Found:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each line without its comment, and the number at which it begins; a backslash joins two."""
+    """Yield each line without its comment, and the number at which it begins; a backslash joins two lines."""
     begun, number = "", 1
     for at, line in enumerate(text.splitlines(), 1):
         if line.endswith("\\"):

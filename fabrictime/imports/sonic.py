@@ -23,14 +23,14 @@ _INSIDE: Final = ("asic", "supervisor", "linecard")
 
 
 def fits(text: str) -> bool:
-    """Return whether a text looks like config_db.json, or like that of a switch with several ASICs."""
+    """Return whether a text looks like config_db.json of a switch with one or several ASICs."""
     if has_key(text, "DEVICE_METADATA", "DEVICE_NEIGHBOR"):
         return True
     return has_key(text, "localhost") and "DEVICE_METADATA" in _table(json_table(text)["localhost"])
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the switch's cables. Several ASICs have a table of tables each. Raises BadImport."""
+    """Return the switch's cables. A file for several ASICs has a table of tables each. Raises BadImport."""
     content, part, name = json_table(text), Found(), ""
     spaces = [content] if "localhost" not in content else [_table(value) for value in content.values()]
     for space in spaces:
@@ -70,8 +70,8 @@ def _cables(content: dict[str, Any], name: str, part: Found) -> None:
 
 
 def _neighbour(key: str, entry: dict[str, Any]) -> tuple[str, str, str]:
-    """Return local port, neighbour and its port. The key is the local port, in the older form the neighbour
-    (SONiC wiki, 'Configuration').
+    """Return local port, neighbour and its port. The key is the local port; in the older format, it is the
+    neighbour (SONiC wiki, 'Configuration').
     """
     far_port = text_of(entry.get("port"))
     if "local_port" in entry and "name" not in entry:

@@ -1,1 +1,1 @@
-"""Setting up a host: its NICs by class, the files of its agent, and checks of what the agent needs."""
+"""Installation of a host's agent: NICs by class, the agent's files, and checks of its requirements."""

@@ -21,7 +21,7 @@ MIN_FREE_BYTES: Final = 256 << 20
 
 
 def settings_outcomes(config: Config) -> Iterator[Outcome]:
-    """Yield an outcome for the settings; one per wrong key."""
+    """Yield one outcome if the settings are valid, else one per wrong key."""
     try:
         config.check()
     except ConfigError as error:
@@ -33,7 +33,7 @@ def settings_outcomes(config: Config) -> Iterator[Outcome]:
 
 
 def fleet_of(config: Config) -> tuple[list[NicSettings], Outcome]:
-    """Return this host's NICs by the fleet file, and the outcome of reading it."""
+    """Return this host's NICs according to the fleet file, and the outcome of reading this file."""
     fleet = config.up.fleet
     if fleet in KINDS or sim_settings(fleet) is not None:
         text = f"fleet {fleet!r}: no fleet file names NICs of this host"
@@ -48,7 +48,7 @@ def fleet_of(config: Config) -> tuple[list[NicSettings], Outcome]:
 
 
 def file_outcomes(config: Config) -> Iterator[Outcome]:
-    """Yield the outcomes of probe key, secrets, data directory, sockets and the running agent."""
+    """Yield the outcomes of checks of probe key, secrets, data directory, sockets and the running agent."""
     yield _key(config)
     for name, file in _secrets(config):
         yield _secret(name, file)
@@ -125,7 +125,7 @@ def _data(directory: Path) -> Iterator[Outcome]:
 
 
 def _agent(directory: Path) -> Iterator[Outcome]:
-    """Yield the outcomes of a running agent: its services, and the permissions of its sockets."""
+    """Yield the outcomes of checks of a running agent: its services, and the permissions of its sockets."""
     try:
         state = status.read(directory)
     except status.NotReady as error:

@@ -40,7 +40,7 @@ AUDITS: Final = {
 def host_outcomes(
     host: Host, nics: Sequence[NicSettings], probes: ProbeSettings, flows: FlowSettings
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of host, NICs and clock."""
+    """Yield the outcomes of the checks of host, NICs and clock."""
     yield _kernel(host)
     yield from _capabilities(host)
     yield _port_range(host, flows)
@@ -79,7 +79,7 @@ def _capabilities(host: Host) -> Iterator[Outcome]:
 
 
 def _port_range(host: Host, flows: FlowSettings) -> Outcome:
-    """Check that the kernel assigns no source port to which flows may be moved."""
+    """Check that the kernel's ephemeral ports exclude the source ports to which flows may be moved."""
     path = "/proc/sys/net/ipv4/ip_local_port_range"
     first, last = map(int, host.read(path).split())
     limit = flows.first_candidate_port
@@ -129,7 +129,7 @@ def _socket_fault(name: str, nic: NicSettings, probes: ProbeSettings, error: OSE
 
 
 def _stamps(name: str, nic: NicSettings, probes: ProbeSettings) -> Outcome:
-    """Check by which clock the NIC can stamp packets."""
+    """Check whether the NIC or only the kernel can time-stamp packets."""
     check = f"{name} time stamps"
     if not probes.hardware_stamps:
         return Outcome("nics", check, Level.OK, "by the kernel, as probes.hardware_stamps = false demands")
@@ -154,7 +154,7 @@ def _time_stamps(device: str) -> TimeStamps:
 
 
 def _ptp(nics: Sequence[NicSettings], host: Host) -> Iterator[Outcome]:
-    """Check that this user can read the hardware clocks of the NICs."""
+    """Check that this user can read the PTP hardware clocks of the NICs."""
     for nic in nics:
         try:
             clocks = host.names(f"/sys/class/net/{nic.device}/device/ptp")

@@ -37,7 +37,7 @@ _ADDRESS: Final = re.compile(r"(?<![\w.:])(\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F:
 
 
 class NicClass(StrEnum):
-    """The use of a NIC."""
+    """The use of a NIC, such as fabric or storage."""
 
     FABRIC = "fabric"
     FRONT_END = "front-end"
@@ -49,7 +49,7 @@ class NicClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostNic:
-    """A NIC of a host. Texts are empty and `rail` is None where the host does not show them."""
+    """A NIC of a host. Texts are empty and `rail` is None if the host does not show these facts."""
 
     device: str
     nic_class: NicClass
@@ -61,9 +61,9 @@ class HostNic:
 
 
 def host_nics(host: Host, devices: Sequence[str] = ()) -> list[HostNic]:
-    """Return the host's NICs with their classes, those of the fabric first.
+    """Return the host's NICs with their classes, the fabric NICs first.
 
-    `devices`: the fabric's devices, if the operator names them. Raises ValueError if one of them does not
+    `devices` are the fabric's devices, if the operator names them. Raises ValueError if one of them does not
     exist or has no address. Raises Unreadable if the interfaces cannot be read.
     """
     interfaces = [
@@ -81,12 +81,12 @@ def host_nics(host: Host, devices: Sequence[str] = ()) -> list[HostNic]:
 
 
 def _kind(host: Host, nic: HostNic) -> tuple[str, bool]:
-    """Return a NIC's driver and whether it has an RDMA device: those of the fabric are alike."""
+    """Return a NIC's driver and whether it has an RDMA device. All fabric NICs are of the same kind."""
     return _driver(host, nic.device), bool(nic.rdma_device)
 
 
 def _described(host: Host, interface: Interface, interfaces: Sequence[Interface]) -> HostNic:
-    """Return a NIC with what its own entries show: class `fabric` unless they exclude it."""
+    """Return a NIC with the facts in its own entries. Its class is `fabric` unless these facts exclude it."""
     nic_class, reason = _own_class(host, interface, interfaces)
     return HostNic(
         interface.name,
@@ -116,7 +116,7 @@ def _own_class(host: Host, interface: Interface, interfaces: Sequence[Interface]
 def _stands_on_device(
     host: Host, interface: Interface, interfaces: Sequence[Interface], has_devices: bool
 ) -> bool:
-    """Return whether a virtual interface counts as a NIC: on a device, or the NIC of a container."""
+    """Return whether a virtual interface counts as a NIC: it is above a device, or the NIC of a container."""
     if interface.kind in GUEST:
         return not has_devices
     if interface.kind not in STACKED:
@@ -129,7 +129,7 @@ def _stands_on_device(
 
 
 def _named(nics: Sequence[HostNic], devices: Sequence[str]) -> list[HostNic]:
-    """Return the NICs with the named ones, and only these, in the class `fabric`. Raises ValueError."""
+    """Return the NICs, with only the named devices in the class `fabric`. Raises ValueError."""
     by_device = {nic.device: nic for nic in nics}
     for device in devices:
         if device not in by_device:
@@ -148,9 +148,9 @@ def _named(nics: Sequence[HostNic], devices: Sequence[str]) -> list[HostNic]:
 
 
 def _classified(host: Host, nics: Sequence[HostNic]) -> list[HostNic]:
-    """Return the NICs with the class that routes, mounts and RDMA devices show.
+    """Return the NICs with the classes that follow from routes, mounts and RDMA devices.
 
-    A rule that would leave no fabric NIC does not apply: a host with one NIC probes from that one.
+    A rule that would leave no fabric NIC does not apply: a host with only one NIC probes from this NIC.
     """
     routes = _routes(host)
     gateways = [gateway_of(routes), gateway_of(routes, is_ipv6=True)]
@@ -183,7 +183,7 @@ def _remarked(nic: HostNic, reasons: Mapping[str, str]) -> HostNic:
 
 
 def _without_rdma(nics: Sequence[HostNic]) -> dict[str, str]:
-    """Return the fabric NICs without an RDMA device, with the reason, if others have one."""
+    """Return the reason by device for fabric NICs without an RDMA device, if other fabric NICs have one."""
     fabric = [nic for nic in nics if nic.nic_class is NicClass.FABRIC]
     if not any(nic.rdma_device for nic in fabric):
         return {}
@@ -195,7 +195,7 @@ def _is_storage_name(nic: HostNic) -> bool:
 
 
 def _storage_devices(host: Host, routes: Sequence[Route]) -> dict[str, str]:
-    """Return the devices by which the servers of network file systems are reached, with the reason."""
+    """Return the devices on the routes to the servers of network file systems, each with the reason."""
     devices: dict[str, str] = {}
     for address, mount in _storage_servers(host):
         route = route_to(address, routes)
@@ -205,7 +205,7 @@ def _storage_devices(host: Host, routes: Sequence[Route]) -> dict[str, str]:
 
 
 def _storage_servers(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield address and use of each server of a mounted network file system or a remote NVMe drive."""
+    """Yield address and use of each server of a mounted network file system or of a remote NVMe drive."""
     for line in _text(host, "/proc/mounts").splitlines():
         fields = line.split()
         if len(fields) >= 4 and fields[2] in NETWORK_FILE_SYSTEMS:
@@ -219,7 +219,7 @@ def _storage_servers(host: Host) -> Iterator[tuple[str, str]]:
 
 
 def route_to(address: str, routes: Sequence[Route]) -> Route | None:
-    """Return the main table's route of the longest prefix to an address; None without one."""
+    """Return the main table's route with the longest prefix that contains an address; None without one."""
     try:
         target = ipaddress.ip_address(address)
     except ValueError:
@@ -235,7 +235,7 @@ def route_to(address: str, routes: Sequence[Route]) -> Route | None:
 
 
 def _address(interface: Interface) -> str:
-    """Return the address that probes use: a global IPv4 or IPv6 one, else a link-local IPv6 one.
+    """Return the address for probes: a global IPv4 or IPv6 address, else a link-local IPv6 address.
 
     Addresses of 127.0.0.0/8 count on the loopback interface alone.
     """

@@ -1,4 +1,4 @@
-"""The outcome of one check of an installation. A check that did not pass names what to do in one line."""
+"""The outcome of one check of an installation. A failed check names its remedy in one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemas.records import AuditSeverity, AuditStatus
 
 
 class Level(StrEnum):
-    """How a check ended. WARNING: the agent works, and lacks something."""
+    """Result of a check. WARNING means that the agent works without one of its functions."""
 
     OK = "ok"
     WARNING = "warning"
@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 def audited(area: str, check: Check, host: Host) -> Iterator[Outcome]:
     """Run an audit check, and yield its outcome with the check's remedy.
 
-    Results that cannot be made, such as those for root alone, are warnings.
+    Results that cannot be obtained, such as results only for root, are warnings.
     """
     result = run_check(check, host)
     if result.status is AuditStatus.SKIPPED:

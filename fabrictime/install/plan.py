@@ -1,6 +1,6 @@
 """Plans the files of a host's agent: settings, fleet file, probe key. Then writes them.
 
-A plan compares each file with what is there. A file that holds other values is a conflict: only `force`
+A plan compares each file with the present one. A file that holds other values is a conflict: only `force`
 writes it. The probe key is shared by the fleet, so an existing key is never replaced by a new random one.
 """
 
@@ -33,7 +33,7 @@ PUBLIC_MODE: Final = 0o644
 
 
 class Step(StrEnum):
-    """The way in which the plan treats a file."""
+    """The step that the plan takes for a file, such as create or replace."""
 
     CREATE = "create"
     EXTEND = "extend"
@@ -60,7 +60,7 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The inputs of a plan. `shared_key`: the fleet's key in hexadecimal; None to make one."""
+    """The inputs of a plan. `shared_key` is the fleet's key in hexadecimal; None for a new key."""
 
     folder: Path
     data: Path
@@ -71,7 +71,7 @@ class Agent:
 
 
 def plan(agent: Agent, *, force: bool = False) -> list[PlannedFile]:
-    """Return the files of the agent. Raises ValueError if an existing file cannot be read."""
+    """Return the planned files of the agent. Raises ValueError if an existing file cannot be read."""
     planned = [_settings(agent), _fleet(agent), _key(agent)]
     if not force:
         return planned
@@ -126,7 +126,7 @@ def _tables(path: Path) -> dict[str, Any] | None:
 
 
 def _fleet(agent: Agent) -> PlannedFile:
-    """Plan the fleet file. Entries of other hosts stay; those of this host are added if it has none."""
+    """Plan the fleet file. Entries of other hosts stay; entries of this host are added if it has none."""
     path, own = agent.folder / FLEET, list(agent.nics)
     if not path.exists():
         return PlannedFile(path, Step.CREATE, fleet_text(own), PUBLIC_MODE)
@@ -195,7 +195,7 @@ def shared_key(source: Path, text: bytes | None = None) -> str:
 def owner_of(user: str | None) -> tuple[int, int] | None:
     """Return user and group id of the agent's user; None if files stay with the caller.
 
-    Raises ValueError if the user does not exist or the caller may not give files away.
+    Raises ValueError if the user does not exist or the caller may not change the owner of files.
     """
     if user is None:
         return None

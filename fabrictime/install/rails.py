@@ -1,4 +1,4 @@
-"""Derives the rails of a host's fabric NICs from their addresses or names, where these show them."""
+"""Derives the rails of a host's fabric NICs from their addresses or names, where these show the rails."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _RAIL_NAME: Final = re.compile(r"(?:rail|gpu|ib)[_-]?(\d{1,4})(?!\d)")
 def rails_of(addresses: Mapping[str, str], unused: Collection[str] = ()) -> dict[str, int]:
     """Return the rail of each device; empty if names and addresses do not show rails.
 
-    `addresses`: address by device. Names come first, because an operator chose them. `unused`: devices of the
-    same kind that are down or have no address, and take a place in the series.
+    `addresses` is the address by device. Names come first, because an operator chose them. `unused` are
+    devices of the same kind that are down or have no address, but have a rail in the series.
     """
     if len(addresses) < 2:
         return {}
@@ -33,11 +33,12 @@ def _rails_by_name(devices: list[str]) -> dict[str, int]:
 
 
 def _rails_by_address(addresses: Mapping[str, str], unused: Collection[str]) -> dict[str, int]:
-    """Return the places of the addresses in an even series, such as 10.0.R.17 or 10.R.4.17.
+    """Return the rail of each device: the index of its address in an even series, such as 10.0.R.17 or
+    10.R.4.17.
 
-    Exactly one byte differs, and its values have equal distances. A byte of the host's part is no rail
-    unless the distance is at least 2 (networks of two addresses): a series of 1 is one network. An unused
-    device counts if the distances fit the places of all devices in the order of their names.
+    Exactly one byte differs, and its values have equal distances. A byte of the host's part is no rail unless
+    the distance is at least 2 (networks of two addresses): a series with distance 1 is one network. An unused
+    device counts if the distances fit the indices of all devices in the order of their names.
     """
     packed = {device: ipaddress.ip_address(address).packed for device, address in addresses.items()}
     sizes = {len(value) for value in packed.values()}
@@ -55,7 +56,7 @@ def _rails_by_address(addresses: Mapping[str, str], unused: Collection[str]) -> 
 
 
 def _even(devices: Sequence[str], values: Mapping[str, int], min_step: int) -> dict[str, int]:
-    """Return the place of each device with a value, if the values grow evenly from place to place."""
+    """Return the index in `devices` of each device with a value, if the values grow evenly with the index."""
     rails = {device: rail for rail, device in enumerate(devices) if device in values}
     steps = {
         Fraction(values[after] - values[before], rails[after] - rails[before])

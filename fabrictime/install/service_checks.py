@@ -40,7 +40,7 @@ MAX_REBALANCE_DELAY_MS: Final = 1_000
 
 
 def kafka_outcomes(config: Config) -> Iterator[Outcome]:
-    """Yield the outcomes of Kafka: reachable, topics, partition counts, append time, permissions, brokers."""
+    """Yield outcomes for Kafka: reachable, topics, partition counts, append time, permissions, brokers."""
     kafka = config.kafka
     try:
         check_reachable(kafka)
@@ -64,7 +64,7 @@ def kafka_outcomes(config: Config) -> Iterator[Outcome]:
 
 
 def _rebalance_delay(values: Mapping[int, str | None]) -> Outcome:
-    """Return the outcome for the brokers' values of `REBALANCE_DELAY`, by number of the broker."""
+    """Return the outcome for the brokers' setting `REBALANCE_DELAY`. `values` is its value by broker id."""
     check = "rebalance delay"
     delays_ms = {number: int(value) for number, value in values.items() if value is not None}
     slow = [str(number) for number, delay_ms in delays_ms.items() if delay_ms > MAX_REBALANCE_DELAY_MS]
@@ -82,7 +82,7 @@ def _rebalance_delay(values: Mapping[int, str | None]) -> Outcome:
 
 
 def _topics(faults: Sequence[TopicFault]) -> Iterator[Outcome]:
-    """Yield one outcome per kind of fault, with the names of the topics."""
+    """Yield one outcome per kind of topic fault, with the names of the topics."""
     kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
     for fault in faults:
         kinds[fault.text, fault.fix].append(fault.topic)
@@ -127,7 +127,7 @@ def _permissions(config: Config) -> Iterator[Outcome]:
 
 
 def history_outcomes(config: Config) -> Iterator[Outcome]:
-    """Yield the outcomes of ClickHouse: reachable, tables, rights. The agent itself does not need it."""
+    """Yield outcomes for ClickHouse: reachable, tables, rights. The agent itself does not need ClickHouse."""
     if config.up.history_url is None:
         text = "up.history_url is not set; an agent needs no ClickHouse"
         yield Outcome("history", "reachable", Level.SKIPPED, text)
@@ -157,7 +157,7 @@ def _tables(config: Config, created: Sequence[dict[str, Any]]) -> Outcome:
 
 
 def _right(config: Config, right: str) -> Iterator[Outcome]:
-    """Yield the outcome if the user lacks a right of the history sink, or it cannot be checked."""
+    """Yield the outcome of a check whether the user has a right that the history sink needs."""
     try:
         (row,) = _query(config, f"CHECK GRANT {right} ON {tables.DATABASE}.* FORMAT JSON")
     except (OSError, ValueError) as error:
@@ -172,7 +172,7 @@ def _right(config: Config, right: str) -> Iterator[Outcome]:
 
 
 def _query(config: Config, statement: str) -> list[dict[str, Any]]:
-    """Return the rows of a statement. Raises OSError or ValueError, with ClickHouse's message on one line."""
+    """Return the rows of a ClickHouse statement. Raises OSError or ValueError with a message of one line."""
     request = urllib.request.Request(config.history_url, statement.encode())  # noqa: S310 - http by the settings
     password = _password(config.up.history_password_file)
     credentials = f"{config.up.history_user}:{password}".encode()

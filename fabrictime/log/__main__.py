@@ -1,4 +1,6 @@
-"""`python -m fabrictime.log '{"directory": …}'`: the log alone for benches and tests; LogSettings as JSON."""
+"""`python -m fabrictime.log '{"directory": …}'`: runs the log alone for benches and tests; LogSettings as
+JSON.
+"""
 
 from __future__ import annotations
 

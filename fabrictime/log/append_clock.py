@@ -1,8 +1,8 @@
 """The clock that stamps the embedded log's messages.
 
 `AppendClock` runs on the monotonic clock and follows the system clock by the rules of NTP's clock discipline
-(RFC 5905): small differences by slewing, a large one by a step after it has persisted. So a wrong system
-clock of less than a minute is ignored. A step may go back: readers follow it in both directions.
+(RFC 5905). It follows a small difference by slewing, and a large difference by a step after it has persisted.
+So a system clock that is wrong for less than a minute is ignored. Readers follow steps in both directions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AppendClock:
         system_ns: Callable[[], int] = time.time_ns,
         monotonic_ns: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
     ) -> None:
-        """`monotonic_ns` must count while the machine is suspended."""
+        """Start at the system clock's time. `monotonic_ns` must count while the machine is suspended."""
         self._system_ns, self._monotonic_ns = system_ns, monotonic_ns
         self._read_ns = monotonic_ns()
         self._offset_ns = system_ns() - self._read_ns
@@ -56,7 +56,7 @@ class AppendClock:
         return (now_ns + self._offset_ns) // _NS_PER_MS
 
     def _follow_step(self, ahead_ns: int, now_ns: int) -> None:
-        """Step to the system clock if it has differed by about `ahead_ns` for long enough."""
+        """Step to the system clock if their difference has been about `ahead_ns` for long enough."""
         if self._apart_since_ns is None or abs(ahead_ns - self._apart_ns) > STEP_MS * _NS_PER_MS:
             self._apart_since_ns, self._apart_ns = now_ns, ahead_ns
             log.warning(

@@ -1,6 +1,6 @@
-"""Checks, stamps and walks record batches (format 2) as bytes.
+"""Checks, stamps and reads record batches (Kafka's format 2) as bytes.
 
-The payload is never copied: stamping patches the header in the receive buffer, and only compaction reads
+The payload is never copied: stamping changes the header in the receive buffer, and only compaction reads
 single records. A broken batch raises LogError.
 """
 
@@ -38,7 +38,7 @@ _XERIAL: Final = b"\x82SNAPPY\x00"
 
 
 class Header(NamedTuple):
-    """The fixed head of a batch: all its fields, in the order of the file format."""
+    """The fixed header of a batch: all its fields, in the order of the file format."""
 
     base_offset: int
     length: int
@@ -61,7 +61,7 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Size of the whole batch, bytes."""
         return self.length + LENGTH_BYTES
 
     @property
@@ -71,7 +71,7 @@ class Header(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record of a batch. `raw` is its bytes, including the length in front."""
+    """One record of a batch. `raw` is its bytes, including the length field at their start."""
 
     raw: memoryview
     offset_delta: int
@@ -86,7 +86,7 @@ def read_header(view: memoryview | bytes, position: int = 0) -> Header:
 
 
 def check(view: memoryview, max_bytes: int) -> Header:
-    """Check a producer's batch and return its header. Raises LogError."""
+    """Check a producer's batch and return its header. Raises LogError for an invalid or too large batch."""
     size = len(view)
     if size < HEADER_BYTES:
         raise LogError(Code.CORRUPT_MESSAGE, f"record batch of {size} B, expected at least {HEADER_BYTES}")
@@ -137,7 +137,7 @@ def _varint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def records(payload: memoryview, count: int) -> Iterator[Record]:
-    """Yield `count` records of an uncompressed payload. Raises ValueError or IndexError for other bytes."""
+    """Yield `count` records of an uncompressed payload. Raises ValueError or IndexError if it is broken."""
     position = 0
     for _ in range(count):
         start = position
@@ -243,8 +243,8 @@ def deflate(payload: bytes, codec: int) -> bytes:
 def filtered(batch: memoryview, keep: Callable[[int, Record], bool]) -> bytes | memoryview | None:
     """Return the batch with only the records for which `keep(offset, record)` is true; None if none is left.
 
-    Offsets, times and the producer's numbers do not change. A batch of which all records stay is returned
-    itself. Raises ValueError or IndexError if its records cannot be read.
+    Offsets, times and the producer's numbers do not change. If all records stay, the batch itself is
+    returned. Raises ValueError or IndexError if the records cannot be read.
     """
     header = read_header(batch)
     codec = header.attributes & CODEC_MASK

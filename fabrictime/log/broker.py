@@ -1,6 +1,6 @@
 """Answers each Kafka request: takes the bytes of one request and returns the bytes of the response.
 
-The answers themselves are in `requests`, one file per subject.
+The handlers of the requests are in the package `requests`, one file per subject.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fabrictime.log.wire import Api, Fields, Reader, RequestHead
 
 
 class Broker:
-    """Handles requests of all connections, on one event loop. `address`: where clients reach it."""
+    """Handles requests of all connections, on one event loop. Clients reach the broker at `address`."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ _YIELD_S: Final = 0.0005
 
 @dataclass(frozen=True)
 class Cleaned:
-    """A cleaned file, under a name that recovery ignores, and the segments that it replaces."""
+    """A cleaned file, under a name that recovery ignores, and the segments that this file replaces."""
 
     segment: Segment
     sources: list[Segment]
@@ -48,7 +48,7 @@ def clean(
     """Rewrite `segments` and return the cleaned files. Tombstones stamped before `tombstones_before_ms` are
     dropped. Raises OSError.
 
-    A pass remembers at most `max_keys` keys. A cleaned file replaces up to `segment_bytes` of segments.
+    A pass holds at most `max_keys` keys in memory. A cleaned file replaces up to `segment_bytes` of segments.
     """
     newest: dict[bytes, int] = {}
     key_bytes = 0

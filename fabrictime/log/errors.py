@@ -1,4 +1,4 @@
-"""Kafka's error codes as the embedded log uses them, and the exception that carries one."""
+"""Kafka's error codes that the embedded log uses, and the exception that carries a code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Code(IntEnum):
 
 
 class LogError(Exception):
-    """A request that cannot be served. The client gets `code`; the message is for the log line."""
+    """A request that cannot be served. The client gets `code`; the message is for the process's log."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -57,4 +57,4 @@ class MalformedRequest(Exception):
 
 
 class AlreadyRunning(Exception):
-    """Another process uses the directory or the port; the message says which one."""
+    """Another process uses the directory or the port; the message names the process."""

@@ -1,6 +1,7 @@
-"""One consumer group: members join, the leader assigns partitions, and a loss starts the next generation.
+"""One consumer group: members join, the leader assigns partitions, and the loss of a member starts a
+rebalance.
 
-A join waits until every member has joined again or the time for the rebalance is over.
+A join waits until every member has joined again or the rebalance timeout is over.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class State(StrEnum):
-    """The state of a group, by Kafka's names."""
+    """The state of a group, by Kafka's names of the states."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -30,7 +31,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Join:
-    """A client's request to join. With an empty `member_id`, it requests a new id."""
+    """A client's request to join. With an empty `member_id`, the client requests a new id."""
 
     group: str
     member_id: str
@@ -46,7 +47,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Joined:
-    """The response to a join. `members` are (id, instance id, metadata) and empty for all but the leader."""
+    """The response to a join. `members` are (id, instance id, metadata) for the leader, empty for others."""
 
     generation: int
     protocol: str
@@ -57,7 +58,7 @@ class Joined:
 
 @dataclass(eq=False)
 class Member:
-    """One member of a group."""
+    """One member of a group, with its session timer and its waiting requests."""
 
     member_id: str
     request: Join
@@ -73,7 +74,7 @@ class Member:
 
 
 class Waiting(NamedTuple):
-    """A member whose join is answered when the next generation opens."""
+    """A member whose request to join is answered at the start of the next generation."""
 
     group: Group
     member: Member
@@ -81,7 +82,7 @@ class Waiting(NamedTuple):
 
 
 class Group:
-    """One consumer group: its members and its present generation. Lives on one event loop.
+    """One consumer group: its members and its present generation. All methods run on one event loop.
 
     `on_change` is called after a member or a pending id was removed.
     """
@@ -105,11 +106,11 @@ class Group:
         self._waiting_for_first = False
 
     def expect(self, member_id: str, session_ms: int) -> None:
-        """Reserve an id for a client, which must join with it within `session_ms`."""
+        """Reserve a member id for a client, which must join with this id within `session_ms`."""
         self.pending[member_id] = self._loop.call_later(session_ms / 1000, self._drop_pending, member_id)
 
     def add(self, request: Join, member_id: str) -> Waiting:
-        """Add a member, which waits for the next generation."""
+        """Add a member that waits for the next generation."""
         if not self.members:
             self.protocol_type = request.protocol_type
         member = self.members[member_id] = Member(member_id, request)
@@ -174,7 +175,7 @@ class Group:
             self._complete()
 
     def _complete(self) -> None:
-        """Open the next generation with all members that have joined."""
+        """Start the next generation with all members that have joined."""
         self._cancel_timer()
         self._waiting_for_first = False
         self._drop_absent()
@@ -189,7 +190,7 @@ class Group:
             self._on_change(self)
 
     def _drop_absent(self) -> None:
-        """Remove the members that did not join again. Static members stay until their session ends."""
+        """Remove the members that have not joined again. Static members stay until their session ends."""
         dynamic = [m for m in self.members.values() if m.request.instance_id is None]
         for member in [m for m in dynamic if m.joining is None]:
             log.info("group %s: member %s did not join in time", self.name, member.member_id)
@@ -209,7 +210,7 @@ class Group:
             self.touch(member)
 
     def _rebalance_s(self) -> float:
-        """Return the rebalance timeout, s: the longest that a member asks for."""
+        """Return the rebalance timeout, s: the longest timeout that a member requests."""
         return max(member.request.rebalance_ms for member in self.members.values()) / 1000
 
     def answer(self, member: Member) -> Joined:
@@ -234,7 +235,7 @@ class Group:
                 self.remove(member, "did not sync in time")
 
     def touch(self, member: Member) -> None:
-        """Restart a member's session timeout. The timer itself is only moved when it fires."""
+        """Restart a member's session timeout. The timer itself is only moved when it expires."""
         member.deadline_s = self._loop.time() + member.request.session_ms / 1000
         if member.timer is None and member.joining is None:
             member.timer = self._loop.call_at(member.deadline_s, self._session_over, member)
@@ -253,7 +254,7 @@ class Group:
         self._on_change(self)
 
     def release(self, member: Member, error: LogError) -> None:
-        """Fail the requests that the member waits for, and stop its timer."""
+        """Fail the requests for which the member waits, and stop the member's timer."""
         _settle(member.joining, error)
         _settle(member.syncing, error)
         member.joining = member.syncing = None
@@ -269,7 +270,7 @@ class Group:
             del self.static[instance_id]
 
     def remove(self, member: Member, why: str) -> None:
-        """Take a member out; the others share its partitions in the next generation."""
+        """Remove a member. The other members share its partitions in the next generation."""
         if self.members.get(member.member_id) is not member:
             return
         log.info("group %s: member %s %s", self.name, member.member_id, why)

@@ -1,4 +1,4 @@
-"""Coordinates consumer groups: which member may join, and in which generation its requests are valid.
+"""Coordinates consumer groups: which members may join, and in which generation their requests are valid.
 
 Members are in memory only, so after a restart they join again; `offsets` keeps the committed offsets.
 """
@@ -26,7 +26,7 @@ class MemberIdRequired(LogError):
 
 
 class Coordinator:
-    """All groups of the broker. Lives on one event loop."""
+    """All groups of the broker. All methods run on one event loop."""
 
     def __init__(self, settings: LogSettings) -> None:
         self._settings = settings
@@ -156,8 +156,8 @@ class Coordinator:
         instance_id: str | None,
         assignments: dict[str, bytes],
     ) -> bytes:
-        """Return the member's assignment, after the leader has called this with `assignments` of all members.
-        Raises LogError.
+        """Return the member's assignment, once the leader has called `sync` with the `assignments` of all
+        members. Raises LogError.
         """
         group, member = self._member(group_name, member_id, instance_id, generation)
         if group.state is State.PREPARING:
@@ -178,7 +178,7 @@ class Coordinator:
             raise LogError(Code.REBALANCE_IN_PROGRESS, f"group {group_name} is rebalancing")
 
     def leave(self, group_name: str, member_id: str) -> None:
-        """Take a member out at once. Raises LogError."""
+        """Remove a member from its group at once. Raises LogError."""
         group = self.groups.get(group_name)
         if group is not None and member_id in group.pending:
             group.pending.pop(member_id).cancel()
@@ -189,7 +189,7 @@ class Coordinator:
         group.remove(group.members[member_id], "left")
 
     def check_commit(self, group_name: str, generation: int, member_id: str) -> None:
-        """Raise LogError if the member that commits does not belong to this generation."""
+        """Raise LogError if a member that commits offsets does not belong to this generation."""
         if not group_name:
             raise LogError(Code.INVALID_GROUP_ID, "empty group name")
         group = self.groups.get(group_name)

@@ -1,7 +1,7 @@
 """Keeps the committed offsets of consumer groups in a journal that survives kill -9.
 
-A commit is one line with a checksum and JSON. At the start, an incomplete last line is cut off. Once most
-lines are obsolete, the journal is rewritten.
+Each commit is one line of the journal, a checksum and JSON. At the start, an incomplete last line is cut off.
+Once most lines are obsolete, the journal is rewritten.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class OffsetStore:
             self._groups.setdefault(group, {})[topic, partition] = Committed(offset, metadata)
 
     def commit(self, group: str, offsets: dict[tuple[str, int], Committed]) -> None:
-        """Write `offsets` to the journal. Afterwards they survive a kill of the process. Raises OSError; then
-        none of them is stored.
+        """Write `offsets` to the journal. Afterwards, they survive a kill of the process. If it raises
+        OSError, none of them is stored.
         """
         lines = b"".join(
             _line([group, topic, partition, committed.offset, committed.metadata])
@@ -128,7 +128,7 @@ class OffsetStore:
         return self._groups.get(group, {})
 
     def groups(self) -> list[str]:
-        """Return the groups that have offsets."""
+        """Return the names of the groups with committed offsets."""
         return list(self._groups)
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:

@@ -1,7 +1,7 @@
 """A partition: its segments, its append time, its producers and its waiting readers.
 
-In: one checked batch at a time. Out: byte ranges for fetches, and offsets by time. Retention removes whole
-segments; compaction replaces segments by cleaned ones.
+It appends one checked batch at a time, returns byte ranges for fetches, and finds offsets by time. Retention
+removes whole segments; compaction replaces segments by cleaned ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TopicConfig(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where a batch was appended. `size` is 0 for a duplicate of an earlier batch."""
+    """The position of an appended batch. `size` is 0 for a duplicate of an earlier batch."""
 
     base_offset: int
     append_ms: int
@@ -51,7 +51,7 @@ class Appended(NamedTuple):
 
 
 class Range(NamedTuple):
-    """The bytes of a segment file that a fetch gets."""
+    """A range of bytes in a segment file that is sent as the result of a fetch."""
 
     handle: Handle
     position: int
@@ -59,19 +59,19 @@ class Range(NamedTuple):
 
 
 class Waiter(Protocol):
-    """A fetch that waits for data."""
+    """A waiting fetch that is notified of new data."""
 
     def more(self, size: int) -> None:
-        """Report that `size` bytes were appended to one of its partitions."""
+        """Report that `size` bytes were appended to one of the fetch's partitions."""
 
     def gone(self) -> None:
-        """Report that one of its partitions was deleted."""
+        """Report that one of the fetch's partitions was deleted."""
 
 
 class Partition:
     """One partition's log. Opening it recovers the files after a crash. Not thread-safe.
 
-    Append time is `now_ms`, as on Kafka: it may step back, and readers follow.
+    Append time is `now_ms()`; as in Kafka, it may step back, and readers follow.
     """
 
     def __init__(self, directory: Path, config: TopicConfig, now_ms: Callable[[], int]) -> None:
@@ -132,28 +132,28 @@ class Partition:
 
     @property
     def start_offset(self) -> int:
-        """Offset of the oldest record that still exists."""
+        """Offset of the partition's oldest record."""
         return self.segments[0].base_offset
 
     @property
     def end_offset(self) -> int:
-        """Offset that the next record gets."""
+        """Offset of the next appended record."""
         return self.segments[-1].end_offset
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Size of all segments on disk, bytes."""
         return sum(segment.size for segment in self.segments)
 
     @property
     def oldest_ms(self) -> int:
-        """Append time of the newest record in the oldest segment with records, ms; 0 if there is none."""
+        """Append time of the newest record in the oldest segment with records, ms; 0 without records."""
         return next((segment.max_ms for segment in self.segments if segment.size), 0)
 
     def append(self, view: memoryview) -> Appended:
         """Check, stamp and write one batch; the bytes in `view` are changed.
 
-        Raises LogError: a full disk is KAFKA_STORAGE_ERROR, and the batch is not in the log then.
+        Raises LogError; with KAFKA_STORAGE_ERROR, the disk is full and the batch is not in the log.
         """
         header = batch.check(view, self.config.max_message_bytes)
         if header.size > self.config.segment_bytes:
@@ -200,7 +200,7 @@ class Partition:
         return max(bisect_right(self.segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
 
     def available(self, offset: int, enough: int) -> int:
-        """Return about how many bytes there are from `offset` on, counting no further than `enough`."""
+        """Return about how many bytes there are from `offset` on; the count stops at `enough`."""
         if offset >= self.end_offset:
             return 0
         available_bytes = 0
@@ -248,7 +248,7 @@ class Partition:
         return None
 
     def find_time(self, time_ms: int) -> tuple[int, int] | None:
-        """Return (offset, time) of the first batch stamped at or after `time_ms`; None if there is none."""
+        """Return (offset, time) of the first batch stamped at or after `time_ms`; None if no batch is."""
         for segment in self.segments:
             offset_time = segment.find_time(time_ms)
             if offset_time is not None:
@@ -256,7 +256,9 @@ class Partition:
         return None
 
     def expire(self, now_ms: int) -> int:
-        """Remove the segments that exceed the topic's retention. Return the removed bytes. Raises OSError."""
+        """Remove the segments that exceed the topic's retention. Return their size in bytes. Raises
+        OSError.
+        """
         self.producers.expire(now_ms)
         if not self.config.delete or self.compacting:
             return 0
@@ -274,13 +276,13 @@ class Partition:
         return freed
 
     def drop_oldest(self) -> int:
-        """Remove the oldest closed segment and return its size."""
+        """Remove the oldest closed segment and return its size, bytes."""
         oldest = self.segments.pop(0)
         oldest.delete()
         return oldest.size
 
     def cleanable(self, now_ms: int, min_bytes: int) -> list[Segment]:
-        """Return the closed segments that a compaction pass may rewrite; empty if a pass is not worth it."""
+        """Return the closed segments for a compaction pass; empty if a pass would free too little."""
         config = self.config
         if not config.compact or self.compacting:
             return []
@@ -295,7 +297,7 @@ class Partition:
         return [] if all(segment.cleaned for segment in segments) else segments
 
     def replace(self, cleaned: Cleaned) -> None:
-        """Replace segments by the cleaned file that was made from them. Raises OSError."""
+        """Replace segments by the cleaned file that was made from these segments. Raises OSError."""
         old, fresh = cleaned.sources, cleaned.segment
         first = next((at for at, segment in enumerate(self.segments) if segment is old[0]), None)
         if first is None or self.segments[first : first + len(old)] != old:
@@ -315,9 +317,9 @@ class Partition:
         self._hints.clear()
 
     def close(self) -> None:
-        """Store the index of the active segment too, so that the next start need not read the segment.
+        """Store also the index of the active segment, so that the next start need not read the segment.
 
-        Let go of the files: each is closed once no response is sending it.
+        Release the files: each file is closed once no response is sending it.
         """
         if self.segments[-1].size:
             self.segments[-1].save_meta(self.producers.dump())
@@ -325,7 +327,7 @@ class Partition:
         self._hints.clear()
 
     def wake(self) -> None:
-        """Tell every waiting reader that this partition is gone."""
+        """Notify all waiting readers that this partition was deleted."""
         for waiter in tuple(self.waiters):
             waiter.gone()
 

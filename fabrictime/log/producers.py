@@ -1,7 +1,7 @@
 """State of a partition's idempotent producers: their epochs and their last five batches.
 
-From the headers of batches in write order, it decides whether a batch is the next one, a duplicate or out of
-order. The batches on disk determine the state, so a restart can rebuild it.
+The state decides from a batch's header whether the batch is its producer's next one, a duplicate or out of
+order. A restart rebuilds the state from the headers of the batches on disk, in write order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_PRODUCERS: Final = 10_000
 
 
 class Written(NamedTuple):
-    """A batch that was appended."""
+    """An appended batch of a producer: its sequence numbers and its offset."""
 
     first_sequence: int
     last_sequence: int
@@ -46,7 +46,7 @@ class Producers:
     def check(self, header: Header) -> Written | None:
         """Return the earlier batch of which `header` is a duplicate; None if it is the producer's next batch.
 
-        Raises LogError if it is neither.
+        Raises LogError if it is neither a duplicate nor the next batch.
         """
         if header.base_sequence < 0:
             raise LogError(Code.INVALID_RECORD, f"producer {header.producer_id} without a sequence number")
@@ -76,7 +76,7 @@ class Producers:
         return None
 
     def note(self, header: Header) -> None:
-        """Remember an appended batch."""
+        """Store the sequence numbers of an appended batch."""
         if header.producer_id < 0:
             return
         producer = self._known.get(header.producer_id)
@@ -104,7 +104,7 @@ class Producers:
         ]
 
     def load(self, state: list[Any]) -> None:
-        """Replace the state by one from `dump`. Raises ValueError or TypeError if `state` is not valid."""
+        """Replace the state by the result of a `dump`. Raises ValueError or TypeError if it is not valid."""
         producers = {}
         for key, epoch, batches in state:
             producer = _Producer(int(epoch))

@@ -1,8 +1,8 @@
 """Segment files: complete record batches one after the other, and a sparse index in memory.
 
 A segment stores stamped batches and returns the byte range of the batches from an offset or a time on. A
-file's name is its first offset. Beside a closed file, `NAME.meta` keeps its index and the producers' state.
-After a crash, recovery finds an incomplete end by its checksum and cuts it off.
+file's name is its first offset. Beside a closed file, `NAME.meta` holds its index and the producers' state.
+After a crash, recovery finds an incomplete batch at the end by its checksum and cuts it off.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class Segment:
 
     @property
     def meta_path(self) -> Path:
-        """The file that keeps the index of this segment after the segment was closed."""
+        """Path of the file with the index of this segment, written when the segment is closed."""
         return self.path.with_suffix(".meta")
 
     def note(self, header: Header, position: int) -> None:
-        """Add a batch at `position` to the index."""
+        """Add a batch at byte `position` to the index."""
         if not self._positions or position - self._positions[-1] >= INDEX_BYTES:
             self._offsets.append(header.base_offset)
             self._positions.append(position)
@@ -81,7 +81,9 @@ class Segment:
         self.end_offset = header.last_offset + 1
 
     def append(self, view: memoryview) -> int:
-        """Write a batch at the end and return its position. Raises OSError; then no part remains."""
+        """Write a batch at the end and return its position. Raises OSError after removing an incomplete
+        batch.
+        """
         position = self.size
         try:
             written = os.pwrite(self.handle.fd, view, position)
@@ -111,7 +113,7 @@ class Segment:
             position += header.size
 
     def locate(self, offset: int) -> int | None:
-        """Return the position of the first batch that ends at or after `offset`; None if there is none."""
+        """Return the position of the first batch that ends at or after `offset`; None if no batch does."""
         if offset >= self.end_offset or not self.size:
             return None
         entry = max(bisect_right(self._offsets, offset) - 1, 0)
@@ -121,7 +123,7 @@ class Segment:
         return None
 
     def range_end(self, position: int, max_bytes: int) -> int:
-        """Return the position up to which to read: complete batches of at most `max_bytes`, at least one."""
+        """Return the end position for a read: complete batches of at most `max_bytes`, at least one batch."""
         limit = position + max_bytes
         if limit >= self.size:
             return self.size
@@ -136,7 +138,7 @@ class Segment:
         return end
 
     def find_time(self, time_ms: int) -> tuple[int, int] | None:
-        """Return (offset, time) of the first batch stamped at or after `time_ms`; None if there is none."""
+        """Return (offset, time) of the first batch stamped at or after `time_ms`; None if no batch is."""
         if not self.size or self.max_ms < time_ms:
             return None
         entry = max(bisect_left(self._times, time_ms) - 1, 0)
@@ -146,7 +148,7 @@ class Segment:
         return None
 
     def save_meta(self, producers: list[Any]) -> None:
-        """Write the index and the producers' state to `meta_path`, to spare the next start a read."""
+        """Write the index and the producers' state to `meta_path`, so that the next start need not scan."""
         state = {
             "size": self.size,
             "end_offset": self.end_offset,
@@ -169,7 +171,7 @@ class Segment:
             temporary.unlink(missing_ok=True)
 
     def saved_producers(self) -> list[Any]:
-        """Return the producers' state from `meta_path`; empty if there is none."""
+        """Return the producers' state from `meta_path`; empty if the file does not exist."""
         try:
             producers = json.loads(self.meta_path.read_bytes())["producers"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -177,7 +179,9 @@ class Segment:
         return producers if isinstance(producers, list) else []
 
     def load_meta(self) -> list[Any] | None:
-        """Load the index from `meta_path`, return producers' state; None if the file is missing or wrong."""
+        """Load the index from `meta_path`. Return the producers' state; None if the file is missing or
+        invalid.
+        """
         try:
             state = json.loads(self.meta_path.read_bytes())
             if state["size"] != self.size or not len(state["offsets"]) == len(state["positions"]) == len(
@@ -240,7 +244,7 @@ class Segment:
         self.size = size
 
     def delete(self) -> None:
-        """Delete the files. A response that is still sending this file can finish."""
+        """Delete the segment's files. A response that is still sending its data can finish."""
         self.path.unlink(missing_ok=True)
         self.meta_path.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
 """Serves the embedded log: sockets, housekeeping, start and stop.
 
-A connection sends one request at a time through the broker, in order. Its buffer is bounded. Bytes that are
-no request close the connection with one log line.
+A connection passes one request at a time to the broker, in order. Its buffer is bounded. Bytes that are not a
+valid request close the connection with one log line.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SPACE_S: Final = 1.0
 
 
 class Connection:
-    """The connection of one client."""
+    """The TCP connection of one client."""
 
     def __init__(self, server: LogServer, sock: socket.socket, peer: Peer) -> None:
         self.peer = peer
@@ -79,7 +79,7 @@ class Connection:
                 self._loop.remove_reader(self._fd)
 
     def _needed(self) -> int:
-        """Number of bytes of the incoming request, as far as its length is known."""
+        """Number of bytes of the incoming request: 4 until its length field has arrived."""
         if self._fill - self._start < 4:
             return 4
         size: int = INT32.unpack_from(self._view, self._start)[0]
@@ -257,7 +257,7 @@ class Connection:
         return waiting and now_s - self._progress_s > _STALLED_S
 
     def close(self, why: str, level: int = logging.WARNING) -> None:
-        """Close the connection and cancel what waits for it."""
+        """Close the connection and cancel its waiting responses."""
         if self._closed:
             return
         self._closed = True
@@ -274,10 +274,10 @@ class Connection:
 
 
 class LogServer:
-    """The broker with its listening socket. `start` opens and `stop` closes everything. On one event loop."""
+    """The broker with its listening socket, on one event loop. `start` opens and `stop` closes everything."""
 
     def __init__(self, settings: LogSettings, now_ms: Callable[[], int] | None = None) -> None:
-        """`now_ms` returns append time; by default an `AppendClock`."""
+        """Create the server without opening it. `now_ms` returns append time; by default an `AppendClock`."""
         self.settings, self._now_ms = settings, now_ms
         self.connections: set[Connection] = set()
         self.buffered_bytes = 0
@@ -413,7 +413,7 @@ class LogServer:
                 log.error("fsync failed: %s", error)
 
     async def stop(self) -> None:
-        """Close every connection, and the store with its directory."""
+        """Close every connection and the store, and release the directory."""
         SOURCES.remove(self.samples)
         if self._accepting is not None:
             self._accepting.cancel()
@@ -472,7 +472,7 @@ async def _serve(settings: LogSettings) -> int:
 
 
 async def _report_space(store: Store, notify: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Report to the service manager, until `stop` is set, if a full disk makes it refuse messages."""
+    """Report to the service manager, until `stop` is set, whether the log refuses messages on a full disk."""
     is_full = False
     while not stop.is_set():
         if bool(store.no_space) != is_full:

@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 
 
 class LogSettings(StrictModel):
-    """The `[log]` part of the configuration."""
+    """The `[log]` table of the configuration: data directory, address and retention."""
 
     directory: Path = Field(description="where topics, offsets and the lock file are kept; made owner-only")
     host: str = Field(default="127.0.0.1", description="loopback address to listen on")

@@ -1,7 +1,7 @@
-"""The log's directory: its lock, its topics, and the ids that it has given out.
+"""The log's directory: its lock, its topics, and the producer ids that it has assigned.
 
 `topics/NAME/topic.json` holds a topic's partitions and configuration. A topic folder without it is removed.
-`meta.json` keeps the cluster's id, and `producer-ids` the start of the next free block.
+`meta.json` holds the cluster's id, and `producer-ids` the start of the next free block of producer ids.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TopicLog:
 
 
 class DirectoryLock:
-    """An exclusive lock on a directory; its file says who holds it. It ends with the process."""
+    """An exclusive lock on a directory; the lock file names its process. The lock ends with the process."""
 
     def __init__(self, directory: Path) -> None:
         """Take the lock. Raises AlreadyRunning if another process holds it, OSError if it is not writable."""
@@ -73,7 +73,7 @@ class DirectoryLock:
 
 
 class Store:
-    """Every topic of one directory. Opening it takes the lock and recovers. Not thread-safe."""
+    """All topics of one directory. Opening it takes the lock and recovers the data. Not thread-safe."""
 
     def __init__(self, settings: LogSettings, now_ms: Callable[[], int] | None = None) -> None:
         """Open the directory. Raises AlreadyRunning, OSError, or ValueError for a bad topic folder."""
@@ -109,7 +109,7 @@ class Store:
         return str(meta["cluster_id"])
 
     def producer_id(self) -> int:
-        """Return a producer id that was never given out before. Raises OSError."""
+        """Return a producer id that was never assigned before. Raises OSError."""
         if self._next_id >= self._id_limit:
             path = self.directory / "producer-ids"
             start = int(path.read_text()) if path.exists() else 0
@@ -158,7 +158,7 @@ class Store:
                 )
 
     def full_config(self, overrides: Mapping[str, str]) -> dict[str, str]:
-        """Return a topic's whole configuration. Raises LogError INVALID_CONFIG for an unknown key."""
+        """Return a topic's whole configuration. Raises LogError INVALID_CONFIG if a key is unknown."""
         settings = self.settings
         config = dict(DEFAULTS) | {
             "max.message.bytes": str(settings.max_message_bytes),
@@ -179,7 +179,7 @@ class Store:
         return parse_config(self.full_config(overrides))
 
     def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> TopicConfig:
-        """Return the configuration that a new topic would get. Raises LogError if it could not be created."""
+        """Return the configuration for a new topic. Raises LogError if the topic could not be created."""
         if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
             raise LogError(
                 Code.INVALID_TOPIC, f"topic {name[:260]!r}: expected 1 to 249 of a-z A-Z 0-9 . _ -"
@@ -262,7 +262,7 @@ class Store:
 
     @property
     def no_space(self) -> str:
-        """Why messages are refused; empty while there is space."""
+        """Reason why messages are refused; empty while there is space."""
         return self._no_space
 
     def check_space(self) -> None:
@@ -278,13 +278,13 @@ class Store:
             self._no_space = ""
 
     def out_of_space(self, reason: str) -> None:
-        """Refuse messages until there is space again. This is logged once."""
+        """Refuse messages until there is space again, and log the reason once."""
         if not self._no_space:
             log.error("no room: %s: messages are refused, what was acknowledged stays", reason)
         self._no_space = reason
 
     def require_space(self, size: int) -> None:
-        """Count `size` bytes that are about to be written. Raises LogError KAFKA_STORAGE_ERROR if there is no
+        """Count `size` bytes that will be written. Raises LogError KAFKA_STORAGE_ERROR if there is no
         space.
         """
         self._space_bytes_left -= size
@@ -316,8 +316,8 @@ class Store:
             log.info("%s: total_bytes removed %d B", oldest.directory, freed)
 
     def _oldest_deletable(self) -> Partition | None:
-        """Return the partition with the oldest data that may be deleted; None if there is none. Compacted
-        topics keep their data.
+        """Return the partition with the oldest deletable segment; None without any. Compacted topics keep
+        their data.
         """
         topics = [t for t in self.topics.values() if t.config.delete and not t.config.compact]
         candidates = [p for topic in topics for p in topic.partitions if p.size and not p.compacting]

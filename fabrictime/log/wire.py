@@ -1,8 +1,8 @@
 """Requests and responses as bytes: the supported versions, and conversion to and from plain dictionaries.
 
-The layouts are aiokafka's protocol structs (an internal module of a pinned version). The few versions that it
-lacks or defines wrongly are built here from its types. Produce and Fetch carry the payload, so
-`requests.produce` and `requests.fetch` decode them.
+The layouts are aiokafka's protocol structs (an internal module of a pinned version). The few versions that
+aiokafka lacks or defines wrongly are built here from its types. `requests.produce` and `requests.fetch`
+decode the bodies of Produce and Fetch, which carry the payload.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Api(IntEnum):
 
 
 class Layout(NamedTuple):
-    """The body layouts of one version of a request and of its response."""
+    """The layouts of the bodies of one version of a request and of its response."""
 
     request: Schema
     response: Schema
@@ -244,7 +244,7 @@ def decode(api: Api, version: int, body: bytes) -> Fields:
 
 
 def encode(api: Api, version: int, fields: Mapping[str, Any]) -> bytes:
-    """Return a response's body as bytes. It lacks fields that the version lacks; throttle time is 0."""
+    """Return a response's body as bytes. Fields that the version lacks are left out; throttle time is 0."""
     schema = LAYOUTS[api][version].response
     return bytes(schema.encode(_ordered(schema, fields)))
 

@@ -1,1 +1,1 @@
-"""Answers for assistants by the Model Context Protocol."""
+"""A server of the Model Context Protocol that gives assistants the state of the fleet."""

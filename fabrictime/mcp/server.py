@@ -1,7 +1,7 @@
 """The state of the fleet for assistants, by the Model Context Protocol.
 
-Each tool reads one route of the page's HTTP interface (`fabrictime/web/api.py`), and none acts. The server
-uses standard input and output: it opens no port, and runs with the rights of the assistant's user.
+Each tool reads one route of the page's HTTP interface (`fabrictime/web/api.py`), and changes nothing. The
+server uses standard input and output: it opens no port, and runs with the rights of the assistant's user.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INSTRUCTIONS: Final = (
 
 
 class Fleet:
-    """The tools. Each returns JSON of the page's interface; a failure is one line."""
+    """The server's tools. Each returns JSON from the page's HTTP interface, or fails with a line of text."""
 
     def __init__(
         self, url: str, token: str | None = None, transport: httpx.AsyncBaseTransport | None = None
@@ -39,7 +39,7 @@ class Fleet:
         await self._client.aclose()
 
     def server(self) -> MCPServer:
-        """Return the server with all tools."""
+        """Return the MCP server with all tools."""
         server = MCPServer("fabrictime", instructions=INSTRUCTIONS, log_level="WARNING")
         for tool in (
             self.fleet_health,
@@ -87,7 +87,7 @@ class Fleet:
         return rows
 
     async def _get(self, path: str, **query: str) -> Any:
-        """Return the answer of a route. Raises ToolError, whose line the assistant gets."""
+        """Return the JSON of a route. Raises ToolError with one line of text, which the assistant gets."""
         try:
             answer = await self._client.get(f"/api/v1/{path}", params=query)
         except httpx.HTTPError as error:

@@ -1,4 +1,4 @@
-"""Starts what a process exports by its settings: a socket for its supervisor, or endpoint and OTLP push."""
+"""Starts the metric exports of a process: a socket for its supervisor, or an HTTP endpoint and OTLP push."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def release() -> str:
 
 
 def build_samples() -> list[Sample]:
-    """Return the sample that holds the version."""
+    """Return the metric sample with the installed version of fabrictime."""
     return [Sample("fabrictime_build_info", 1, (release(),))]
 
 
 class Exports:
-    """The running exports of one process, until `close`."""
+    """The running metric exports of one process, until `close`."""
 
     def __init__(self) -> None:
         self._closing = contextlib.ExitStack()
@@ -46,7 +46,9 @@ class Exports:
         """Address of the endpoint."""
 
     def open(self, settings: MetricsSettings, collect: Collect) -> None:
-        """Listen, and push if the settings have an address. A failure is logged, not raised."""
+        """Start the endpoint, and the push if the settings have an address. A failure is logged, not
+        raised.
+        """
         try:
             self._open(settings, collect)
         except (OSError, ModuleNotFoundError) as error:
@@ -64,11 +66,11 @@ class Exports:
             self._closing.callback(push.close)
 
     def open_socket(self, path: Path) -> None:
-        """Answer the supervisor on a socket. Raises OSError."""
+        """Answer the supervisor's requests for metrics on the socket `path`. Raises OSError."""
         self._closing.callback(serve_socket(path).close)
 
     def close_also(self, close: Callable[[], None]) -> None:
-        """Call a function at the end, after the endpoint is closed."""
+        """Add a function that `close` calls after the endpoint is closed."""
         self._closing.callback(close)
 
     def close(self) -> None:
@@ -77,7 +79,7 @@ class Exports:
 
 
 def _listen(settings: MetricsSettings, collect: Collect) -> Endpoint:
-    """Return an endpoint on the configured port; without one, on the default or any free port."""
+    """Return an endpoint on the configured port; without one, on the default port or any free port."""
     from fabrictime.metrics.exposition import Endpoint  # loads prometheus_client, which no child needs
 
     if settings.port is not None:
@@ -91,7 +93,7 @@ def _listen(settings: MetricsSettings, collect: Collect) -> Endpoint:
 
 
 def start(settings: MetricsSettings) -> Exports:
-    """Start the exports of a service. A failure is logged; the service works without them."""
+    """Start the metric exports of a service. A failure is logged; the service works without the exports."""
     exports = Exports()
     if not settings.enabled:
         return exports

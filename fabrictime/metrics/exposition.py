@@ -63,7 +63,7 @@ def _family(metric: base.Metric, samples: list[Sample]) -> Metric:
 
 
 class _Timed:
-    """Ends a connection that sends no request: each has a thread."""
+    """Closes a connection that sends no request for `IDLE_S`, because each connection has a thread."""
 
     timeout = IDLE_S
 
@@ -76,7 +76,7 @@ class Endpoint:
     """An HTTP endpoint that Prometheus scrapes, from construction to `close`."""
 
     def __init__(self, host: str, port: int, collect_samples: Collect) -> None:
-        """Listen; port 0 takes any free one. Raises OSError."""
+        """Listen on `port`, or on any free port if it is 0. Raises OSError."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Exposition(collect_samples))
         self._server, self._thread = start_http_server(port, host, registry)
@@ -85,7 +85,7 @@ class Endpoint:
         self.port: int = self._server.server_port
 
     def close(self) -> None:
-        """Stop to listen."""
+        """Stop listening and close the socket."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,7 +1,7 @@
 """Pushes the metrics by OTLP over HTTP, with OpenTelemetry's SDK.
 
-Each push collects once; the instruments of all metrics read from that collection. Names are those of
-Prometheus without `_total`, which receivers add again.
+Each push collects the samples once, and the instruments of all metrics read from this collection. Names are
+those of Prometheus without `_total`, which receivers add again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ SAME_PUSH_S: Final = 0.5
 
 
 class OtlpPush:
-    """Pushes each `interval_s` until `close`, which pushes once more."""
+    """Pushes the metrics every `interval_s` until `close`, which pushes once more."""
 
     def __init__(
         self, endpoint: str, interval_s: float, collect: Callable[[], Iterable[Sample]], release: str
     ) -> None:
-        """`collect` returns the samples; `release`: the version of fabrictime."""
+        """Start to push to `endpoint`. `collect` returns the samples; `release` is fabrictime's version."""
         self._collect = collect
         self._samples: dict[str, list[Sample]] = {}
         self._collected_s = float("-inf")
@@ -68,11 +68,11 @@ class OtlpPush:
                 make(name.removesuffix("_total"), [observe], unit=unit, description=metric.help)
 
     def push(self) -> bool:
-        """Push now; return whether the receiver accepted it in time."""
+        """Push now. Return whether the receiver accepted the push in time."""
         return self._provider.force_flush(TIMEOUT_S * 1e3)
 
     def close(self) -> None:
-        """Push once more and end; an unreachable receiver is given up after `CLOSE_S`."""
+        """Push once more and end. An attempt to reach the receiver ends after `CLOSE_S`."""
         shutdown = partial(self._provider.shutdown, CLOSE_S * 1e3)
         thread = threading.Thread(target=shutdown, name="last push", daemon=True)
         thread.start()

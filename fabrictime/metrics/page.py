@@ -13,7 +13,7 @@ MAX_VALUES = 6
 
 
 def metrics_tables() -> str:
-    """Return a table for each part of the metrics."""
+    """Return the Markdown tables of all metrics, one for each part of the program."""
     parts = []
     for part, metrics in PARTS.items():
         parts.append(f"\n### {part}\n\n{HEAD}" + "".join(_row(metric) for metric in metrics))
@@ -36,7 +36,7 @@ def _values(values: tuple[str, ...]) -> str:
 
 
 def alerts_table() -> str:
-    """Return the table of the alert rules."""
+    """Return the Markdown table of the alert rules."""
     rows = []
     for alert in ALERTS:
         condition = alert.expr.replace("|", "\\|")

@@ -1,8 +1,8 @@
-"""Merges the metrics of all processes of one `fabrictime up`, so that a host is one target.
+"""Merges the metrics of all processes of one `fabrictime up`, so that a host is one Prometheus target.
 
-Each child answers on a socket of its own in the data directory. Counters of a child that was restarted
-continue: its former processes' values stay in the sum. A child that does not answer in time keeps its
-counters, and its other series are left out.
+Each child answers on a socket of its own in the data directory. Counters of a restarted child continue: the
+values of its former processes stay in the sum. A child that does not answer in time keeps its counters, and
+its other series are left out.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ THREADS: Final = 8
 
 
 def serve_socket(path: Path, sources: Sources = SOURCES) -> ControlServer:
-    """Answer the supervisor's requests on a socket. Raises OSError."""
+    """Answer the supervisor's requests for metrics on a socket. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return ControlServer(path, "metrics", {COMMAND: lambda request: [sources.collect()]})
 
 
 def read_socket(path: Path) -> list[Sample]:
-    """Return the samples of a child. Raises OSError or ValueError."""
+    """Return the metric samples of a child from its socket. Raises OSError or ValueError."""
     connection = connect(path, ANSWER_S)
     for answer in exchange(connection, COMMAND, {}):
         if answer["ok"]:
@@ -47,14 +47,14 @@ def read_socket(path: Path) -> list[Sample]:
 
 @dataclass(slots=True)
 class ChildTotals:
-    """The counters of one child over all its processes."""
+    """The counters of one child, summed over all its processes."""
 
     pid: int | None = None
     newest: dict[Series, float] = field(default_factory=dict)
     former: dict[Series, float] = field(default_factory=dict)
 
     def update(self, pid: int | None, samples: Sequence[Sample]) -> None:
-        """Take the newest counters of the process `pid`."""
+        """Store the newest counters of the process `pid`."""
         if pid != self.pid:
             for sample in samples_of(self.newest):
                 add_to(self.former, Merge.SUM, sample)
@@ -70,7 +70,7 @@ class ChildTotals:
 
 
 class HostMetrics:
-    """The metrics of an `up` and its children. `snapshot` returns the supervisor's rows."""
+    """The metrics of an `up` and its children. `snapshot` returns the supervisor's row for each child."""
 
     def __init__(
         self,
@@ -79,7 +79,9 @@ class HostMetrics:
         services: Mapping[str, str],
         sources: Sources = SOURCES,
     ) -> None:
-        """`sockets`, `services`: socket and kind of service of each child, by its name."""
+        """Read the children. `sockets` and `services` are each child's socket and kind of service, by
+        name.
+        """
         self._snapshot, self._sockets, self._services = snapshot, dict(sockets), dict(services)
         self._sources = sources
         self._children = {name: ChildTotals() for name in sockets}
@@ -131,5 +133,5 @@ class HostMetrics:
             yield Sample("fabrictime_restarts_total", count, (service,))
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads that read the children."""
         self._pool.shutdown(wait=False, cancel_futures=True)

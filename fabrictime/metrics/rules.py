@@ -1,4 +1,4 @@
-"""Recording and alert rules for Prometheus, as code, each alert with data that raises it.
+"""Recording and alert rules for Prometheus, as code, each alert with test data that raises it.
 
 `docker/prometheus/rules.yml` and `rules-test.yml` are generated from here. promtool checks both in the tests.
 """
@@ -22,7 +22,7 @@ WARNING, CRITICAL = "warning", "critical"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording rule."""
+    """A recording rule of Prometheus."""
 
     record: str
     expr: str
@@ -341,7 +341,7 @@ ALERTS: Final = (
 
 
 def rules_file(runbook: str = RUNBOOK) -> str:
-    """Return the text of rules.yml. `runbook`: address of the page about the alerts."""
+    """Return the text of rules.yml. `runbook` is the address of the documentation of the alerts."""
     alerts = [
         {
             "alert": alert.name,
@@ -361,9 +361,10 @@ def rules_file(runbook: str = RUNBOOK) -> str:
 
 
 def promtool_tests() -> str:
-    """Return the text of rules-test.yml: each alert is raised by its data, and not by its quiet data.
+    """Return the text of rules-test.yml: each alert fires with its data, and does not fire with its quiet
+    data.
 
-    All alerts share two tests, because promtool makes a database for each test.
+    All alerts share two tests, because promtool creates a database for each test.
     """
     raised = {name: values for alert in ALERTS for name, values in alert.raised_by.items()}
     quiet = {name: values for alert in ALERTS for name, values in alert.quiet_with.items()}
@@ -373,7 +374,7 @@ def promtool_tests() -> str:
 
 
 def _test(name: str, series: dict[str, tuple[float, float]], firing: int | None) -> dict[str, Any]:
-    """Return a test that expects `firing` instances of each alert, None: no instance."""
+    """Return a promtool test that expects `firing` instances of each alert; None expects no instance."""
     samples = [] if firing is None else [{"labels": "{}", "value": firing}]
     return {
         "name": name,

@@ -34,6 +34,6 @@ class MetricsSettings(StrictModel):
 
     @property
     def details(self) -> frozenset[Detail]:
-        """The details that are switched on."""
+        """The levels of detail that are switched on, beside the metrics that are always exported."""
         switches = {Detail.PER_NIC: self.per_nic, Detail.PER_LINK: self.per_link}
         return frozenset(detail for detail, is_on in switches.items() if is_on)

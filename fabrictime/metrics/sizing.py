@@ -1,4 +1,4 @@
-"""Computes how many series a fleet makes, from the table of metrics and the services of each endpoint."""
+"""Computes the number of series of a fleet, from the table of metrics and the services of each endpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKERS: Final = 2
 
 
 def series_of(services: Collection[str]) -> int:
-    """Return the largest number of series of one endpoint for these services, by default."""
+    """Return the largest number of series of one endpoint with these services, without optional details."""
     return sum(_series(metric, services) for metric in METRICS if metric.detail is Detail.ALWAYS)
 
 
@@ -35,13 +35,13 @@ def _series(metric: Metric, services: Collection[str]) -> int:
 
 
 def per_name(detail: Detail) -> int:
-    """Return the number of series of each NIC or link that a detail switches on."""
+    """Return the number of series that a detail adds for each NIC or link."""
     return sum(metric.series for metric in METRICS if metric.detail is detail)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSize:
-    """A fleet. `links` counts directed links."""
+    """The size of a fleet. `links` counts directed links."""
 
     hosts: int
     nics_per_host: int
@@ -50,7 +50,7 @@ class FleetSize:
     embedded: bool = False
 
     def series(self) -> Mapping[str, int]:
-        """Return the number of series, by part; the last two are off by default."""
+        """Return the number of series by part of the fleet. The last two parts are off by default."""
         single = (*SINGLE_SERVICES, *(EMBEDDED if self.embedded else ()))
         control_plane = self.workers * series_of(("worker",)) + sum(series_of((name,)) for name in single)
         return {
@@ -62,6 +62,6 @@ class FleetSize:
         }
 
     def default_total(self) -> int:
-        """Return the number of series of the whole fleet, by default."""
+        """Return the number of series of the whole fleet, without optional details."""
         series = self.series()
         return series["of all agents"] + series["of the control plane"]

@@ -1,1 +1,1 @@
-"""The requests that the broker answers, one file per subject."""
+"""Handlers of the requests that the broker answers, one file per subject."""

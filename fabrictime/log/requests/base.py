@@ -16,7 +16,7 @@ Response = Sequence[Chunk] | None
 
 
 class Peer(NamedTuple):
-    """Address of one end of a connection."""
+    """Host and port of one end of a TCP connection."""
 
     host: str
     port: int

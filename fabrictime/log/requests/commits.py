@@ -1,4 +1,4 @@
-"""Answers OffsetCommit and OffsetFetch."""
+"""Answers the Kafka requests OffsetCommit and OffsetFetch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_COMMITTED: Final = Committed(-1, "")
 
 
 class CommitRequests:
-    """Requests about the offsets that groups have committed."""
+    """Handles the requests to commit offsets and to read committed offsets."""
 
     def __init__(self, store: Store, offsets: OffsetStore, groups: Coordinator) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class CommitRequests:
         self._groups = groups
 
     def offset_commit(self, _: int, fields: Fields) -> Fields:
-        """Store the offsets that a member commits. Refuse all if it is not of the present generation."""
+        """Store the offsets that a member commits. Refuse all if the member is of an earlier generation."""
         group = fields["consumer_group"] or ""
         refused = self._refusal(group, fields)
         checked = [(name, entry, refused or self._check(name, entry)) for name, entry in _entries(fields)]
@@ -66,7 +66,7 @@ class CommitRequests:
         return Code.NONE
 
     def offset_fetch(self, _: int, fields: Fields) -> Fields:
-        """Return the committed offsets of the requested partitions, or of all."""
+        """Return the committed offsets of the requested partitions, or of all partitions."""
         offsets = self._offsets.fetch(fields["consumer_group"] or "")
         requested = fields["topics"]
         if requested is None:
@@ -95,7 +95,7 @@ class CommitRequests:
 
 
 def _entries(fields: Fields) -> Iterator[tuple[str, Fields]]:
-    """Yield the entries of a commit, each with its topic."""
+    """Yield (topic, entry) for each partition of a commit."""
     for topic in fields["topics"] or ():
         for entry in topic["partitions"] or ():
             yield topic["topic"] or "", entry

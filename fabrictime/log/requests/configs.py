@@ -1,4 +1,4 @@
-"""Answers DescribeConfigs and AlterConfigs."""
+"""Answers the Kafka requests DescribeConfigs and AlterConfigs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SOURCE_DEFAULT: Final = 5
 
 
 class ConfigRequests:
-    """Requests about the configuration of topics and of the broker."""
+    """Handles requests about the configuration of topics and of the broker."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def describe_configs(self, _: int, fields: Fields) -> Fields:
-        """Return the configuration of each resource, overrides marked."""
+        """Return the configuration of each requested resource, with a mark on the overrides."""
         return {"resources": [self._describe(resource) for resource in fields["resources"] or ()]}
 
     def _describe(self, resource: Fields) -> Fields:
@@ -67,7 +67,7 @@ class ConfigRequests:
         return topic.overrides
 
     def alter_configs(self, _: int, fields: Fields) -> Fields:
-        """Replace the overrides of topics, or only check them if the client asks for that."""
+        """Replace the overrides of topics, or only check them if the client requests a check."""
         answers = []
         for resource in fields["resources"] or ():
             code, message = Code.NONE, None

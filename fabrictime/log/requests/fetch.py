@@ -1,4 +1,4 @@
-"""Answers Fetch and ListOffsets. Fetch has no general codec: the segment's file is sent as it is."""
+"""Answers the Kafka requests Fetch and ListOffsets. Fetch sends the segment's file without decoding it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ZERO: Final = INT32.pack(0)
 
 
 class Wanted(NamedTuple):
-    """One partition of a fetch."""
+    """One requested partition of a fetch: topic, number, offset and largest number of bytes."""
 
     topic: str
     number: int
@@ -67,7 +67,7 @@ class _Fetched(NamedTuple):
 
 
 class _FetchWait:
-    """A fetch that waits until its partitions have enough bytes or its time is over."""
+    """A fetch that waits until its partitions have enough bytes or its timeout ends."""
 
     def __init__(
         self, requests: FetchRequests, fetch: _Fetch, available_bytes: int, partitions: list[Partition]
@@ -88,13 +88,13 @@ class _FetchWait:
             partition.waiters[self] = None
 
     def more(self, size: int) -> None:
-        """Count appended bytes. Once there are enough, the response follows the requests in hand."""
+        """Count appended bytes. Once there are enough, schedule the response after the present requests."""
         self._available_bytes += size
         if self._available_bytes >= self._fetch.min_bytes:
             self.gone()
 
     def gone(self) -> None:
-        """Respond soon, with whatever data there is."""
+        """Schedule the response with the data that is available."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._answer)
@@ -110,14 +110,14 @@ class _FetchWait:
 
 
 class FetchRequests:
-    """Requests of consumers for data and offsets of partitions."""
+    """Handles requests of consumers for data and offsets of partitions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def fetch(self, version: int, reader: Reader) -> Response | asyncio.Future[Response]:
-        """Return the response with the available data; if there is too little, a future that waits as long as
-        the client allows.
+        """Return the response with the available data. If there is too little data, return a future that
+        waits as long as the client allows.
         """
         _, max_wait_ms, min_bytes, max_bytes, _ = reader.take(_FETCH_HEAD)
         if version >= 7:
@@ -129,7 +129,7 @@ class FetchRequests:
         return self._wait(fetch) or self.fetched(fetch)
 
     def _wait(self, fetch: _Fetch) -> asyncio.Future[Response] | None:
-        """Return the future response of a fetch that must wait; None if the response is due now."""
+        """Return a future of the response if the fetch must wait; None if the response is due now."""
         available_bytes = 0
         partitions = []
         for want in fetch.wants:
@@ -183,7 +183,7 @@ class FetchRequests:
         return _Fetched(want.number, code, start, end, data)
 
     def list_offsets(self, _: int, fields: Fields) -> Fields:
-        """Return an offset of each partition: the first, the next, or that of a time."""
+        """Return one offset of each requested partition: the first, the next, or the first from a time on."""
         return {
             "topics": [
                 {

@@ -1,4 +1,4 @@
-"""Answers the requests about consumer groups, their members and their coordinator."""
+"""Answers the Kafka requests about consumer groups, their members and their coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupRequests:
-    """Requests about consumer groups."""
+    """Handles requests about consumer groups."""
 
     def __init__(self, address: Peer, offsets: OffsetStore, groups: Coordinator) -> None:
         self._address = address
@@ -119,7 +119,7 @@ class GroupRequests:
         return {"error_code": Code.NONE}
 
     def describe_groups(self, _: int, fields: Fields) -> Fields:
-        """Return state, protocol and members of groups."""
+        """Return state, protocol and members of the requested groups."""
         return {"groups": [self._describe_group(name or "") for name in fields["groups"] or ()]}
 
     def _describe_group(self, name: str) -> Fields:
@@ -164,7 +164,7 @@ class GroupRequests:
         }
 
     def delete_groups(self, _: int, fields: Fields) -> Fields:
-        """Delete groups without members, with the offsets that they committed."""
+        """Delete groups without members, and the offsets that these groups have committed."""
         results = [
             {"group_id": name, "error_code": self._delete_group(name or "")}
             for name in fields["groups_names"] or ()

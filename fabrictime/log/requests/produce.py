@@ -1,4 +1,4 @@
-"""Answers Produce and InitProducerId; writes Produce's payload from the receive buffer, without the codec."""
+"""Answers the Kafka requests Produce and InitProducerId. Produce writes the payload without decoding it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_MESSAGE_BYTES: Final = 1000
 
 
 class _Produced(NamedTuple):
-    """The outcome for one partition; the offsets are -1 after an error."""
+    """The result of a produce request for one partition; the offsets are -1 after an error."""
 
     code: Code
     message: str
@@ -48,7 +48,7 @@ class ProduceRequests:
         self._store = store
 
     def produce(self, version: int, reader: Reader) -> Response:
-        """Append the batches of one request. Each partition succeeds or fails on its own."""
+        """Append the batches of one request. Each partition succeeds or fails independently of the others."""
         reader.string()
         acks, _ = reader.take(_ACKS_TIMEOUT)
         topics = reader.int32()

@@ -1,4 +1,4 @@
-"""Answers Metadata, CreateTopics and DeleteTopics."""
+"""Answers the Kafka requests Metadata, CreateTopics and DeleteTopics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TopicRequests:
         self._offsets = offsets
 
     def metadata(self, version: int, fields: Fields) -> Fields:
-        """Return the broker and the requested topics. Topics that do not exist may be created."""
+        """Return the broker and the requested topics. Create missing topics if the request allows it."""
         names = fields["topics"]
         if names is None or (version == 0 and not names):
             names = list(self._store.topics)
@@ -58,7 +58,9 @@ class TopicRequests:
         }
 
     def _find_or_create(self, name: str, may_create: bool) -> Code:
-        """Create the topic if it does not exist and may be created. Return the error code for the client."""
+        """Create the topic if it is missing and `may_create` is true. Return the error code for the
+        client.
+        """
         partitions = self._settings.partitions
         try:
             if may_create:
@@ -70,7 +72,7 @@ class TopicRequests:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
 
     def create_topics(self, _: int, fields: Fields) -> Fields:
-        """Create topics, or only check that they could be created if the client asks for that."""
+        """Create topics, or only check whether they could be created if the client requests a check."""
         answers = []
         for want in fields["create_topic_requests"] or ():
             name, code, message = want["topic"] or "", Code.NONE, None
