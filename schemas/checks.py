@@ -20,6 +20,8 @@ from schemas.formats import FORMATS, Format
 MAX_STRING: Final = 512
 MAX_BYTES: Final = 4096
 MAX_ARRAY: Final = 65_536
+MAX_LIMIT: Final = 2**64
+"""Largest limit, positive or negative, that a schema may state for a number or a length."""
 
 INT_MIN: Final = -(2**31)
 INT_MAX: Final = 2**31 - 1
@@ -52,12 +54,16 @@ class Limits(NamedTuple):
 
     @classmethod
     def of_field(cls, field: Mapping[str, Any]) -> Limits:
-        """Return the limits of a field of a record schema."""
+        """Return the limits of a field of a record schema. Raises ValueError if one is no number."""
+        low, high, longest = field.get("min"), field.get("max"), field.get("max_items", MAX_ARRAY)
+        for limit in (low, high, longest):
+            if limit is not None and not (isinstance(limit, int | float) and abs(limit) <= MAX_LIMIT):
+                raise ValueError(f"{field['name']}: {limit!r:.40}, expected a number up to {MAX_LIMIT}")
         return cls(
-            field.get("min"),
-            field.get("max"),
+            low,
+            high,
             FORMATS.get(field.get("format", "")),  # a foreign writer's schema may name others
-            field.get("max_items", MAX_ARRAY),
+            MAX_ARRAY if longest is None else longest,
             field.get("leave_out", False),
         )
 

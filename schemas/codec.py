@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
+from schemas.bounded_schema import check_bounded
 from schemas.checks import MAX_ARRAY, NO_LIMITS, BadRecord, Check, check_of
 from schemas.ranges import range_of
 from schemas.readers import ReaderMaker, reader_of
@@ -388,6 +389,7 @@ class _Writer:
     """A writer's schema: parsed for fastavro, the same with enums as numbers, and its compiled checks."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
+        check_bounded(schema)
         self.name: str = schema["name"]
         self._schema = schema
         self.fields = tuple(field["name"] for field in schema.get("fields", ()))
@@ -421,10 +423,7 @@ class _Writer:
 
 
 def _numbered(schema: Any, enums: dict[str, Any]) -> Any:
-    """Return `schema` with each enum replaced by an int with the attribute `symbols`.
-
-    Raises ValueError for an array or map whose elements take no byte: a message could hold any number.
-    """
+    """Return `schema` with each enum replaced by an int with the attribute `symbols`."""
     if isinstance(schema, str):
         return enums.get(schema, schema)
     if isinstance(schema, list):
@@ -450,22 +449,6 @@ def _numbered(schema: Any, enums: dict[str, Any]) -> Any:
     elif kind in ("array", "map"):
         part = "items" if kind == "array" else "values"
         changed[part] = _numbered(schema[part], enums)
-        if _empty(changed[part]):
-            raise ValueError(f"{kind} of elements without a byte")
     elif isinstance(kind, dict | list):
         changed["type"] = _numbered(kind, enums)
     return changed
-
-
-def _empty(schema: Any) -> bool:
-    """Return whether a value of `schema` can take no byte at all; a named type counts as one that can."""
-    if isinstance(schema, list):
-        return False
-    kind = schema["type"] if isinstance(schema, dict) else schema
-    if kind == "record":
-        return all(_empty(field["type"]) for field in schema["fields"])
-    if kind == "fixed":
-        return not schema["size"]
-    if isinstance(kind, dict | list):
-        return _empty(kind)
-    return kind not in ("boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")

@@ -314,8 +314,8 @@ def test_body_start_takes_only_our_own_schema(registry, honest):
         codec.body_start(message, "Nic", registry)
 
 
-def of_one_field(kind):
-    return {"type": "record", "name": "Nic", "fields": [{"name": "x", "type": kind}]}
+def of_one_field(kind, **limits):
+    return {"type": "record", "name": "Nic", "fields": [{"name": "x", "type": kind, **limits}]}
 
 
 @pytest.mark.parametrize(
@@ -327,10 +327,16 @@ def of_one_field(kind):
         of_one_field({"type": "array", "items": "null"}),
         of_one_field({"type": "array", "items": {"type": "record", "name": "N", "fields": []}}),
         of_one_field({"type": "map", "values": "null"}),
+        of_one_field({"type": "array", "items": "Nic"}),
+        of_one_field("long", min="low"),
+        of_one_field("long", max=10**400),
+        of_one_field({"type": "array", "items": "long"}, max_items="few"),
     ],
 )
 def test_registered_schemas_that_are_none_are_refused(schema, registry):
-    """An array of nothing would let six bytes stand for a billion elements."""
+    """An array of nothing would let six bytes stand for a billion elements, and a type in itself would cost a
+    level of the stack for each byte.
+    """
     registry.schemas[7] = schema
     with pytest.raises(BadRecord) as found:
         codec.decode(b"\x00\x00\x00\x00\x07" + b"\xfe\xff\xff\xff\x0f\0", "Nic", registry)
