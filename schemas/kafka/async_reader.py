@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -45,6 +45,8 @@ class AsyncTopicReader:
         self.ends: dict[Place, int] = {}
         """End offset of each assigned partition when it was assigned."""
         self._missing: dict[TopicPartition, int] = {}
+        self._fetched: Mapping[TopicPartition, Sequence[Any]] = {}
+        """Messages of a poll that was cancelled while they waited for their schemas."""
 
     async def __aenter__(self) -> Self:
         await self.consumer.start()
@@ -89,6 +91,7 @@ class AsyncTopicReader:
         places = list(start_of)
         if not places:
             return
+        self._fetched = {}
         self.consumer.assign(places)
         # Begins and ends first: a message that arrives before the times are resolved is read, not skipped.
         begins = await self.consumer.beginning_offsets(places)
@@ -113,15 +116,25 @@ class AsyncTopicReader:
     async def poll(self, wait_s: float, max_messages: int | None = None) -> list[Message]:
         """Return the messages that arrive within `wait_s`, in order within each partition.
 
-        Messages of another version wait until the log's schemas have been read for them.
+        Messages of another version wait until the log's schemas have been read for them. If a poll is
+        cancelled meanwhile, the next one returns them: the client would not fetch them again.
         """
         if not self.ends:  # without an assignment the client would wait for one
             await asyncio.sleep(wait_s)
             return []
-        batches = await self.consumer.getmany(timeout_ms=round(wait_s * 1e3), max_records=max_messages)
-        await arrive(self._cluster, (raw.value for batch in batches.values() for raw in batch))
+        if not self._fetched:
+            options = {"timeout_ms": round(wait_s * 1e3), "max_records": max_messages}
+            self._fetched = await self.consumer.getmany(**options)
+        await arrive(self._cluster, (raw.value for batch in self._fetched.values() for raw in batch))
+        batches, self._fetched = self._fetched, {}
         received = (_message(raw_message) for batch in batches.values() for raw_message in batch)
         return [message for message in received if message is not None]
+
+    async def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Return whether the messages before these offsets have been returned."""
+        if self._fetched:
+            return False
+        return not [tp for tp, end in ends.items() if await self.consumer.position(tp) < end]
 
     async def caught_up(self) -> bool:
         """Return whether every partition has been read to the end that it had when it was assigned."""

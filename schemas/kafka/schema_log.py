@@ -33,7 +33,7 @@ READ_EVERY_S: Final = 10.0
 complete read without the schema doubles it, up to `MAX_FACTOR` times."""
 MAX_FACTOR: Final = 16
 WAIT_S: Final = 2.0
-"""Longest time for which `LogSchemas.schema_of` waits for a read. A slower one serves later messages."""
+"""Age of a read until which `LogSchemas.schema_of` waits for it. A slower one serves later messages."""
 HOLD_S: Final = 6.0
 """Longest time for which a reader's messages wait for reads: a slow log must not hold up the detection of
 dead links for long, and a worker that takes no message for `streams.stall_s` ends."""
@@ -119,10 +119,9 @@ class LogSchemas:
         time."""
         if isinstance(schema_id, int):
             raise KeyError(f"schema {schema_id}: no schema registry is set")
-        present = self._reading
         reading = self._read_for({schema_id})
-        if reading is not None and reading is not present:
-            reading.join(WAIT_S)
+        if reading is not None:
+            reading.join(max(0.0, self._read_s + WAIT_S - time.monotonic()))
         return self._schemas[schema_id]
 
     async def arrive(self, values: Iterable[bytes | None]) -> None:
@@ -138,7 +137,7 @@ class LogSchemas:
                 return
             self._waited, waiting = self._waited + waiting, 0
             await asyncio.to_thread(reading.join, left_s)
-            if not self._is_complete:
+            if not (self._is_complete or reading.is_alive()):
                 await asyncio.sleep(RETRY_S)
 
     def _read_for(self, fingerprints: Set[bytes], *, retries: bool = False) -> threading.Thread | None:

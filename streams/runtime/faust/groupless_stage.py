@@ -245,7 +245,7 @@ class _Owner:
         """Read to the present end of the log; return the end offsets of the tapped partitions."""
         ends = await reader.consumer.end_offsets(reader.consumer.assignment())
         tapped = {place: ends.pop(TopicPartition(*place), 0) for place in self._tap_from}
-        while [tp for tp, end in ends.items() if await reader.consumer.position(tp) < end]:
+        while not await reader.has_reached(ends):
             self._take(await reader.poll(CATCH_UP_S, MAX_POLL_MESSAGES), is_old=is_old)
         return tapped
 

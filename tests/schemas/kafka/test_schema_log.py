@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,6 +109,35 @@ def test_a_slow_log_holds_up_no_message(monkeypatch: pytest.MonkeyPatch) -> None
     assert registry.schema_of(fingerprint) == schema
 
 
+def test_a_message_waits_for_a_read_that_another_thread_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    fingerprint, schema = later_schema("Nic")
+    answered, has_begun, has_asked = threading.Event(), threading.Event(), threading.Event()
+
+    def read(cluster: Any) -> Any:
+        has_begun.set()
+        answered.wait(60)
+        return {fingerprint: schema}
+
+    monkeypatch.setattr(schema_log, "read_schemas", read)
+    monkeypatch.setattr(schema_log, "WAIT_S", 60.0)
+    registry = LogSchemas("127.0.0.1:9")
+    read_for = registry._read_for
+
+    def asked(fingerprints: Any) -> Any:
+        reading = read_for(fingerprints)
+        has_asked.set()
+        return reading
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(registry.schema_of, fingerprint)
+        assert has_begun.wait(60)
+        monkeypatch.setattr(registry, "_read_for", asked)
+        second = pool.submit(registry.schema_of, fingerprint)
+        assert has_asked.wait(60)
+        answered.set()
+        assert first.result(60) == second.result(60) == schema
+
+
 async def test_messages_wait_for_reads_that_are_slow_or_fail(
     monkeypatch: pytest.MonkeyPatch, honest: Any
 ) -> None:
@@ -145,8 +175,11 @@ async def test_messages_wait_no_longer_than_the_limit(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(schema_log, "read_schemas", slow_read)
     monkeypatch.setattr(schema_log, "HOLD_S", 0.01)
+    monkeypatch.setattr(schema_log, "WAIT_S", 0.0)
+    monkeypatch.setattr(schema_log, "RETRY_S", 60.0)
     registry, before = LogSchemas("127.0.0.1:9"), set(threading.enumerate())
-    await registry.arrive([message])
+    async with asyncio.timeout(30):
+        await registry.arrive([message])
     with pytest.raises(codec.BadRecord, match="registry has no schema"):
         codec.decode(message, "Nic", registry)
     [reading] = [thread for thread in set(threading.enumerate()) - before if thread.name == "schemas"]

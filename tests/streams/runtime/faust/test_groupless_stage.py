@@ -60,7 +60,6 @@ class Reader:
             _fetcher=SimpleNamespace(),
             assignment=lambda: list(self.at),
             end_offsets=self._end_offsets,
-            position=self._position,
         )
         self.broker.readers.append(self)
 
@@ -100,8 +99,8 @@ class Reader:
     async def _end_offsets(self, places: Any) -> dict[tuple[str, int], int]:
         return {place: len(self.broker.messages[place[0]]) for place in places}
 
-    async def _position(self, place: tuple[str, int]) -> int:
-        return self.at[place]
+    async def has_reached(self, ends: dict[tuple[str, int], int]) -> bool:
+        return all(self.at[place] >= end for place, end in ends.items())
 
 
 class Notes(Operator):
