@@ -34,23 +34,24 @@ QUEUED: Final = (Verdict.CONTENTION, Verdict.FEW_QUEUE_PAIRS)
 LEAD: Final = 0.1
 """Confidence by which another link must lead to replace the one that was named."""
 WITHOUT_CAUSE: Final = (Verdict.HEALTHY, Verdict.UNKNOWN)
-Key = tuple[Verdict, str]
-"""Verdict and subject of an answer."""
+Key = tuple[str, str]
+"""A pair of NICs, or verdict and subject of an answer."""
 ANY_CAUSE: Final[Key] = (Verdict.UNKNOWN, "any")
-"""Stands for all causes once the answer is no longer possible, so that causes that alternate replace it."""
+NO_EVIDENCE: Final[Key] = (Verdict.UNKNOWN, "no evidence")
+"""Stand for all causes, and for all answers, once nothing shows the present one: the best may alternate."""
 
 
 class Lasting:
     """Tells causes that last from those of a moment."""
 
     def __init__(self) -> None:
-        self._since_ns: dict[tuple[str, str], int] = {}
+        self._since_ns: dict[Key, int] = {}
         """Time since which each NIC pair, else verdict and subject, has had a cause."""
 
     def of(self, causes: list[Candidate], end_ns: int) -> list[Candidate]:
         """Note the causes at a time; return those that may not pass, or have lasted for `LASTING_NS`."""
         subjects = {subject for cause in causes for subject in _subjects(cause)}
-        self._since_ns = {subject: self._since_ns.get(subject, end_ns) for subject in subjects}
+        self._since_ns = {key: min(self._since_ns.get(key, end_ns), end_ns) for key in subjects}
         return [cause for cause in causes if not cause.may_pass or end_ns - self._since(cause) >= LASTING_NS]
 
     def _since(self, cause: Candidate) -> int:
@@ -64,8 +65,7 @@ class Answers:
     answer: Candidate | None = None
     stopped: tuple[int, int] | None = None
     """Communicator and number of the operation that the answer's cause stopped."""
-    _next: Key | None = None
-    _next_since_ns: int = 0
+    _since_ns: dict[Key, int] = field(default_factory=dict)  # of the answers that may replace it
     _lasting: Lasting = field(default_factory=Lasting)
     beside: Lasting = field(default_factory=Lasting)
     """Those causes that hold beside the answer."""
@@ -100,7 +100,7 @@ class Answers:
                 return _after_repair(answer)
             self.answer = answer if same is None else same
             return self.answer
-        self.answer, self._next = best, None
+        self.answer, self._since_ns = best, {}
         self.stopped = stopped if best.decisive and best.verdict not in WITHOUT_PROOF else None
         return best
 
@@ -120,16 +120,17 @@ class Answers:
         """
         if _key(best) == _key(answer):
             return False
-        if same is not None and _is_same_queue(best, same):
-            return True
-        if stopped is not None and stopped == self.stopped and best.verdict not in CERTAIN:
+        is_stopped = stopped is not None and stopped == self.stopped and best.verdict not in CERTAIN
+        if is_stopped or _is_same_queue(best, same):
+            self._since_ns = {}
             return True
         if _replaces_at_once(best, answer, is_clear):
             return False
         rival = _key(best) if same is not None or best.verdict in WITHOUT_CAUSE else ANY_CAUSE
-        if self._next != rival:
-            self._next, self._next_since_ns = rival, end_ns
-        return end_ns - self._next_since_ns < NEEDED_NS.get(best.verdict, LASTING_NS)
+        rivals = {rival} if same is not None else {rival, NO_EVIDENCE}
+        self._since_ns = {key: min(self._since_ns.get(key, end_ns), end_ns) for key in rivals}
+        has_evidence = end_ns - self._since_ns.get(NO_EVIDENCE, end_ns) < GAP_NS
+        return has_evidence and end_ns - self._since_ns[rival] < NEEDED_NS.get(best.verdict, LASTING_NS)
 
 
 def _replaces_at_once(best: Candidate, answer: Candidate, is_clear: bool) -> bool:
@@ -147,14 +148,15 @@ def _refines(best: Candidate, answer: Candidate) -> bool:
     return best.verdict == Verdict.FLAPPING_LINK and best.subject == answer.subject
 
 
-def _is_same_queue(best: Candidate, same: Candidate) -> bool:
+def _is_same_queue(best: Candidate, same: Candidate | None) -> bool:
     """Return whether two likely answers are queues of the same pairs, or beside the same jobs."""
-    is_queue = best.verdict == same.verdict and best.verdict in QUEUED
+    if same is None or best.verdict != same.verdict or best.verdict not in QUEUED:
+        return False
     is_likely = same.loss_share > 0 and best.confidence < same.confidence + LEAD
-    return is_queue and is_likely and bool(best.pairs & same.pairs or set(best.jobs) & set(same.jobs))
+    return is_likely and bool(best.pairs & same.pairs or set(best.jobs) & set(same.jobs))
 
 
-def _subjects(verdict: Candidate) -> set[tuple[str, str]]:
+def _subjects(verdict: Candidate) -> set[Key]:
     return verdict.pairs or {_key(verdict)}
 
 

@@ -72,6 +72,31 @@ def test_an_answer_without_evidence_is_replaced_although_the_best_cause_alternat
         assert answer == STRAGGLER, "it is still possible"
 
 
+def test_an_answer_without_evidence_is_over_although_the_job_is_slow_now_and_then() -> None:
+    answers = answered(STRAGGLER, *[UNKNOWN, HEALTHY] * 6)
+    assert answers.index(Verdict.UNKNOWN) == 11
+
+
+def test_a_rival_of_two_moments_replaces_no_queue() -> None:
+    """Between the moments another link of the same queue is the best."""
+    named, other = queued(Verdict.CONTENTION, "a>b", 0.75), queued(Verdict.CONTENTION, "b>c", 0.76)
+    answers = Answers()
+    settled(answers, named)
+    offered = [STRAGGLER, *[other] * 9, STRAGGLER]
+    answered_links = [settled(answers, best, named, at_s=at_s).subject for at_s, best in enumerate(offered)]
+    assert set(answered_links) == {"a>b"}
+
+
+def test_a_clock_that_steps_back_starts_the_waits_again() -> None:
+    answers = Answers()
+    settled(answers, STRAGGLER, at_s=1000)
+    later = [settled(answers, HEALTHY, at_s=at_s).verdict for at_s in (1001, 901, 903, 904)]
+    assert later == [Verdict.STRAGGLER] * 3 + [Verdict.HEALTHY]
+    slow = passing(queued(Verdict.SLOW_FLOW, "h1/n0 to h2/n0"))
+    named = [lasting(answers, slow, at_s=at_s) for at_s in (1000, 1004, 900, 904, 905)]
+    assert named == [None] * 4 + [slow]
+
+
 def test_a_healthy_job_that_is_a_little_slow_for_a_moment_is_healthy() -> None:
     answers = answered(HEALTHY, *[UNKNOWN] * 12)
     assert answers.index(Verdict.UNKNOWN) == 11
