@@ -55,10 +55,12 @@ def text_now(state: FabricState, alert: Alert) -> str:
     """Return an alert's text. A link's text has its newest loss or flaps, or that the link is UP; a job's
     text has the job's newest verdict.
     """
-    if is_cleared(alert) or alert["grouped"]:
+    if is_cleared(alert):
         return alert["text"]
     if alert["kind"] in _HEALTH_KINDS and _is_up(state, alert):
         return f"now UP; before: {alert['text']}"
+    if alert["grouped"]:
+        return alert["text"]
     if alert["kind"] == AlertKind.CONTENTION and _is_drained(state, alert):
         return f"no queue persists now; before: {alert['text']}"
     subject = state.subjects.get(alert["subject"])
@@ -80,8 +82,10 @@ def _job_text(alert: Alert, head: Mapping[str, Any]) -> str:
 
 
 def _is_up(state: FabricState, alert: Alert) -> bool:
-    subject = state.subjects.get(alert["subject"])
-    return subject is not None and subject.record["state"] == LinkState.UP
+    """Return whether all subjects of an alert whose state is known are UP."""
+    subjects = [state.subjects.get(name) for name in (alert["subject"], *alert["grouped"])]
+    states = [subject.record["state"] for subject in subjects if subject is not None]
+    return bool(states) and all(name == LinkState.UP for name in states)
 
 
 def _is_drained(state: FabricState, alert: Alert) -> bool:

@@ -57,7 +57,6 @@ Part = Literal[
 STATES: Final = tuple(LinkState)
 """Link states by increasing severity."""
 UP: Final = STATES.index(LinkState.UP)
-"""Kinds of the alerts that are over once the health of their subject is UP."""
 
 HOUR_NS: Final = 3_600_000_000_000
 MAX_CHANGES: Final = 512

@@ -92,7 +92,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """The problems with one common cause. The first problem is this cause."""
+    """The problems with one common cause. The first problem is this cause.
+
+    An alert about what a job has recovered from comes last.
+    """
 
     problems: tuple[Problem, ...]
     switch: str = ""
@@ -107,8 +110,9 @@ class Incident:
 
     @property
     def severity(self) -> Severity:
-        """The highest severity of the problems."""
-        return min((problem.severity for problem in self.problems), key=SEVERITIES.index)
+        """The highest severity of the problems that have not recovered; of all if all have."""
+        present = [problem for problem in self.problems if not problem.has_recovered]
+        return min((problem.severity for problem in present or self.problems), key=SEVERITIES.index)
 
     @property
     def since_ns(self) -> int:
@@ -202,7 +206,9 @@ def problems(state: FabricState, now_ns: int) -> list[Problem]:
     """Return all active problems."""
     active = sorted(state.active_alerts(), key=lambda alert: SEVERITIES.index(alert["severity"]))
     from_alerts = [_of_alert(state, alert, now_ns) for alert in active[:MAX_ALERTS]]
-    reported = {name for alert in active for name in _reported(alert)}
+    over = {problem.alert_id for problem in from_alerts if problem.has_recovered}
+    present = (alert for alert in active if alert["alert_id"] not in over)
+    reported = {name for alert in present for name in _reported(alert)}
     unreported = [
         *_of_health(state, reported),
         *_of_contention(state.open_contention(now_ns), now_ns, reported),
@@ -353,6 +359,7 @@ def _order(incident: Incident) -> tuple[bool, bool, int, int, int, int]:
 
 
 def _incident(members: Sequence[Problem], switches: Mapping[tuple[str, str], str]) -> Incident:
+    members = sorted(members, key=lambda problem: problem.has_recovered and problem.kind in JOB_KINDS)
     cause = members[0]
     same_kind = [problem for problem in members if problem.kind == cause.kind]
     switch = switches.get((cause.kind, cause.subject), "") if len(same_kind) >= MIN_SWITCH_LINKS else ""

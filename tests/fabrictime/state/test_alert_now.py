@@ -41,6 +41,25 @@ def test_the_loss_in_the_text_is_the_newest(
 
 
 @pytest.mark.parametrize(
+    ("other_state", "shown"), [("DOWN", "2 links are down"), ("UP", "now UP; before: 2 links are down")]
+)
+def test_an_alert_about_several_links_is_over_once_all_are_up(
+    state: FabricState, fabric: Any, other_state: str, shown: str
+) -> None:
+    first, other = fabric.up("leaf1", 1), fabric.up("leaf2", 1)
+    fill(state, *fabric.fleet(peers=1))
+    alert = fabric.alert(
+        fabric.cable(first),
+        "2 links are down",
+        kind="LINK_DOWN",
+        grouped=[fabric.cable(other), "leaf9:swp1<>spine1:swp9"],
+    )
+    fill_health(state, fabric, first, "UP")
+    fill_health(state, fabric, other, other_state)
+    assert (text_now(state, alert), has_recovered(state, alert)) == (shown, other_state == "UP")
+
+
+@pytest.mark.parametrize(
     ("kind", "verdict", "fields", "text", "is_over"),
     [
         ("JOB_SLOW", "HEALTHY", {}, "its newest verdict is healthy; before: job llama is slow", True),

@@ -216,6 +216,44 @@ def test_a_job_that_hung_and_goes_on_has_a_title_in_the_past_and_comes_last(
     ]
 
 
+@pytest.mark.parametrize(
+    ("kinds", "verdict", "now", "severity"),
+    [
+        (["JOB_SLOW"], "PROGRAM_MISMATCH", ["JOB_HANG", "JOB_SLOW"], "CRITICAL"),
+        (["JOB_HANG"], "SLOW_FLOW", ["JOB_SLOW", "JOB_HANG"], "WARNING"),
+        (["JOB_HANG", "JOB_SLOW"], "SLOW_FLOW", ["JOB_SLOW", "JOB_HANG"], "WARNING"),
+    ],
+)
+def test_a_job_in_another_trouble_than_its_alerts_has_that_of_now_first(
+    state: FabricState, fabric: Any, kinds: list[str], verdict: str, now: list[str], severity: str
+) -> None:
+    """An alert about what the job has recovered from must not hide that it hangs now."""
+    for kind in kinds:
+        fields = {"kind": kind, "severity": "CRITICAL" if kind == "JOB_HANG" else "WARNING"}
+        alert = fabric.alert("llama", kind, jobs=["llama"], **fields)
+        fill(state, ("fabric.alerts", alert["alert_id"], alert))
+    fields = {"verdict": verdict, "blames_network": verdict == "SLOW_FLOW"}
+    record = JobRecords(fabric).diagnosis(1, fabric.now_ns, slow=0, **fields)
+    fill(state, ("fabric.diagnoses", "llama", record))
+    (incident,) = incidents(state, fabric.now_ns)
+    assert [problem.kind for problem in incident.problems] == now
+    assert (incident.severity, incident.has_recovered) == (severity, False)
+
+
+def test_a_queue_is_not_hidden_by_the_alert_about_one_that_is_gone(state: FabricState, fabric: Any) -> None:
+    """Both directions of a cable belong to its alert."""
+    link = fabric.up("leaf1", 1)
+    back = ">".join(reversed(link.split(">")))
+    alert = fabric.alert(link, "30 kB queued", kind="CONTENTION", links=[link])
+    gone = fabric.contention(link, state="CLOSED")
+    opened = fabric.contention(link, state="OPENED") | {"link": back, "window_id": "back"}
+    opened["opened_ns"] = fabric.now_ns - 10 * S
+    windows = [("fabric.contention", window["window_id"], window) for window in (gone, opened)]
+    fill(state, ("fabric.alerts", alert["alert_id"], alert), *windows)
+    (incident,) = incidents(state, fabric.now_ns)
+    assert {one.subject: one.has_recovered for one in incident.problems} == {link: True, back: False}
+
+
 PROBLEMS = st.builds(
     problem,
     st.sampled_from([*KINDS, AlertKind.AGENT, AlertKind.CLOCKS]),
