@@ -115,10 +115,12 @@ class PendingMessages:
             self._end(number)
 
     def _limit_configs(self, message: Message) -> None:
-        """Drop the oldest messages with the topic and key of `message` if too many wait."""
+        """Refuse the oldest messages with the topic and key of `message` if too many wait."""
         older = self._older(message)
         for number in older[: max(0, len(older) + 1 - MAX_CONFIGS)]:
+            refused = self._waiting[number].message
             self._end(number)
+            self._refuse(refused, f"{MAX_CONFIGS} later ones of its key wait for their schema, too")
 
     def _older(self, message: Message) -> list[int]:
         """Return the numbers of the messages with the topic and key of `message` that wait ahead of it."""

@@ -165,6 +165,7 @@ def test_the_number_of_waiting_configs_of_a_key_is_limited(monkeypatch: pytest.M
     desk = Desk()
     for offset, key in enumerate(("*", "h1", "*", "*", "*")):
         desk.put(offset, b"a", "config", key)
+    assert desk.refused == [(0, "UNKNOWN_SCHEMA"), (2, "UNKNOWN_SCHEMA")]
     desk.schemas.add(b"a")
     desk.pending.retry(-math.inf)
     assert desk.processed == [1, 3, 4]
