@@ -148,6 +148,12 @@ def test_the_first_installation_of_an_rpm_enables_the_agent(script, versions, is
     assert ("systemctl enable --quiet fabrictime.service" in lines) == is_first
 
 
+def test_the_upgrade_of_an_rpm_starts_no_agent_that_was_stopped(tmp_path, script):
+    (tmp_path / "etc/fabrictime/fleet.toml").touch()
+    lines, _ = script(AGENT, "postinst", "2", helpers=False)
+    assert lines == ["systemctl daemon-reload", "systemctl try-restart fabrictime.service"]
+
+
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 def test_an_upgrade_stops_no_daemon_and_a_removal_does(script, package):
     for argument in ("upgrade", "1", "deconfigure"):
