@@ -1,6 +1,6 @@
 """Runs the clock actuator of this host: `python -m actuators settings.json`.
 
-The argument is the name of a JSON file, or JSON text. It contains `ActuatorSettings`, and a list of
+The argument is the name of a JSON file, or JSON text. The JSON holds `ActuatorSettings`, and a list of
 `HostSettings` under "hosts" if the actuator serves hosts other than this one.
 """
 

@@ -55,7 +55,7 @@ def reject_record(message: Message, error: codec.BadRecord) -> Reject:
 
 
 class RareWarnings:
-    """Logs each line, but lines with the same beginning at most once per 10 s."""
+    """Logs lines, but of those with the same beginning only one per 10 s."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -72,7 +72,7 @@ class RareWarnings:
 
 
 class ClockConsumer:
-    """Reads both topics. `on_nic` receives (NIC, record or None), `on_offsets` each validated record."""
+    """Reads inventory and clock offsets. `on_nic` gets (NIC, record or None), `on_offsets` each record."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ClockConsumer:
         yield Sample("fabrictime_records_rejected_total", self.rejected)
 
     def poll(self, timeout_s: float = 0.0, max_messages: int = 1000) -> int:
-        """Process the messages that are available, waiting up to `timeout_s`. Return their number."""
+        """Process the available messages, after a wait of at most `timeout_s`. Return their number."""
         if self._producer is not None:
             self._producer.poll(0)
         if not self.assigned and not self._assign():

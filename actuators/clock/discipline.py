@@ -176,7 +176,7 @@ class Discipline:
         rate_file: Path,
         open_clock: Callable[[], Adjustable] | None = None,
     ) -> None:
-        """Open the clock. `rate_file`: stores the original rate while the rate is changed. Raises OSError."""
+        """Open the clock. `rate_file`: keeps the original rate while another rate is set. Raises OSError."""
         self.settings = settings
         self.status = ""
         self._rate_file = rate_file
@@ -192,7 +192,7 @@ class Discipline:
     def step(self, row: ClockRow | None, clock_ns: int, now_s: float) -> Correction | None:
         """Run the servo and return its correction; return None if the servo is not due.
 
-        `row`: the page's row of the clock; `clock_ns`: its reading; `now_s`: monotonic time.
+        `row`: the clock's row in the page; `clock_ns`: the clock's reading; `now_s`: monotonic time.
         """
         s = self.settings
         if self._ended or (self._last_s is not None and now_s - self._last_s < s.interval_s):

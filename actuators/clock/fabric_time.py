@@ -68,15 +68,15 @@ class FabricTime:
 class SimulatedHostTime:
     """A callable that returns the time of simulated hosts, as last reported by their simulation.
 
-    It never runs ahead of the simulation, so no decision expires early for simulated hosts. Until the first
-    report, it returns the system clock.
+    The time never runs ahead of the simulation, so no decision expires early for simulated hosts. Until the
+    first report, the time is that of the system clock.
     """
 
     def __init__(self) -> None:
         self._now_ns: int | None = None
 
     def __call__(self) -> int:
-        """Return fabric time in ns since the Unix epoch."""
+        """Return the simulated hosts' time in ns since the Unix epoch."""
         return time.time_ns() if self._now_ns is None else self._now_ns
 
     def take(self, now_ns: int) -> None:
@@ -85,7 +85,7 @@ class SimulatedHostTime:
 
 
 def _read(path: Path) -> Content | None:
-    """Return the content of a page; None if it cannot be read."""
+    """Return the content of the page at `path`; None if the page cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

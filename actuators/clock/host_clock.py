@@ -65,7 +65,7 @@ class _Published:
 
 @dataclass(slots=True)
 class _Target:
-    """The clock model that the page follows, relative to the raw clock."""
+    """A candidate model for the page: a clock's published model, converted to the raw clock."""
 
     model: RawClockModel
     source: str
@@ -189,8 +189,8 @@ class HostClock:
     def take_boot_time(self, reading: CrossTimestamp) -> bool:
         """Compare the raw clock with CLOCK_BOOTTIME; return whether it stood still since the last reading.
 
-        The raw clock stops while the machine is suspended. Each model based on it is then wrong by that time,
-        so fabric time is unknown until it is measured again.
+        The raw clock stops while the machine is suspended. Each model based on it is then wrong by the length
+        of the suspension, so fabric time is unknown until it is measured again.
         """
         before, self._boot = self._boot, reading
         if before is None:
@@ -253,7 +253,7 @@ class HostClock:
         self.slewed, self._target_model, self.steps = self._pending
 
     def has_new_model(self, raw_ns: int) -> bool:
-        """Return True if the next content has a new model, so that its time of writing matters."""
+        """Return True if the next content has a new model, which must be written at its start time."""
         self._choose(raw_ns)
         return self._target is not None and self._target_model is not self._target.model
 

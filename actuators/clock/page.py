@@ -69,7 +69,7 @@ class ClockRow:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A page's content. Keys of `clocks` and `nics` omit the host's name; `nics` maps a NIC to its clock."""
+    """A page's content. Names in `clocks` and `nics` omit the host's name; `nics` maps NIC to clock."""
 
     state: ClockSync = ClockSync.UNSYNCED
     slewed: SlewedModel = field(default_factory=lambda: SlewedModel(RawClockModel(0, 0, 0.0, 0.0, 0.0, 0.0)))
@@ -321,7 +321,7 @@ class PageFile:
         return self._writer.write(pack(content), from_raw_ns, latest_raw_ns)
 
     def in_place(self) -> bool:
-        """Return True if the path still names this file."""
+        """Return True if the path still refers to this file."""
         try:
             there, ours = os.stat(self.path), os.fstat(self._fd)
         except OSError:
@@ -329,7 +329,7 @@ class PageFile:
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
     def retire(self) -> None:
-        """Mark the page retired: another file has replaced it."""
+        """Mark the page as retired, because another file has replaced it."""
         self._writer.write(pack(Content(retired=True)))
 
     def close(self) -> None:

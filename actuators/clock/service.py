@@ -159,7 +159,7 @@ class HostPage:
 def main(
     settings: ActuatorSettings, hosts: Sequence[HostSettings] | None = None, part: Part | None = None
 ) -> int:
-    """Update the clock pages of `hosts` (None: this host) until stopped. Return 0; 2 if it cannot start."""
+    """Update the clock pages of `hosts` (None: this host) until stopped. Return 0; 2 if unable to start."""
     stopping, notify = part or own_process()
     pages: list[HostPage] = []
     served = [this_host(settings)] if hosts is None else list(hosts)

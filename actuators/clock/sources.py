@@ -1,7 +1,7 @@
 """Reads this machine's clocks against CLOCK_MONOTONIC_RAW: the system clock, PTP hardware and test clocks.
 
-Each reading is a cross-timestamp: one clock is read between two readings of another clock. Half of the
-distance between these two (the bracket) is the error.
+Each reading is a cross-timestamp: one clock is read between two readings of another clock. The time between
+these two readings is the bracket. Half of the bracket is the error.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def parse_offset(data: bytes) -> OffsetReads:
 
 
 def shortest(reads: OffsetReads) -> tuple[int, int, float]:
-    """Return (system, hardware, half the bracket) in ns for the read with the shortest bracket.
+    """Return (system, hardware, error) in ns for the read with the shortest time between system readings.
 
-    Raises ValueError if no read has its times in ascending order.
+    The error is half of this time. Raises ValueError if no read has its times in ascending order.
     """
     ordered_reads = [
         (after - before, before, hardware) for before, hardware, after in reads if after >= before
@@ -84,7 +84,10 @@ class PhcDevice:
         self._extended = True
 
     def read(self) -> tuple[int, int, float]:
-        """Return (CLOCK_REALTIME, this clock, half the bracket) in ns. Raises OSError, ValueError."""
+        """Return (CLOCK_REALTIME, this clock, error) in ns; the error is half the bracket of the readings.
+
+        Raises OSError or ValueError.
+        """
         if self._extended:
             request = bytearray(_EXTENDED_BYTES)
             request[:4] = PHC_READS.to_bytes(4, "little")

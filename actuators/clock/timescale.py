@@ -60,7 +60,7 @@ class CrossTimestamps:
 
     @property
     def last(self) -> CrossTimestamp | None:
-        """The newest cross-timestamp."""
+        """The newest cross-timestamp; None if there is none."""
         return self._segment[-1] if self._segment else None
 
     def add(self, cross_timestamp: CrossTimestamp) -> bool:
@@ -194,7 +194,7 @@ def on_raw_clock(
     drift_sigma_ppb: float,
     wander_ppb_per_sqrt_s: float,
 ) -> RawClockModel:
-    """Return a clock's published model, converted to the raw clock. `relation`: of the clock at `at_ns`.
+    """Return a clock's published model, converted to the raw clock. `relation`: that of the clock at `at_ns`.
 
     The bound covers the fraction of `offset_ns` below 1 ns.
 

@@ -1,4 +1,4 @@
-"""The line protocol between the actuator and flow endpoints: ASCII, one message per line, with blanks.
+"""The line protocol between actuator and flow endpoints: ASCII, one message per line, blanks between fields.
 
 An endpoint sends
 
@@ -73,7 +73,7 @@ class Time:
 
 
 def parse(line: bytes) -> Flow | Gone | Done | Failed | Time:
-    """Parse a line of an endpoint. Raises ValueError."""
+    """Parse a line that an endpoint sent. Raises ValueError."""
     if len(line) > LINE_BYTES:
         raise ValueError(f"a line of {len(line)} bytes, expected at most {LINE_BYTES}")
     try:

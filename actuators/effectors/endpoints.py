@@ -80,7 +80,7 @@ class _PendingCommand:
 
 
 class FlowEndpoints:
-    """All flow endpoints of this machine. Registers their sockets with `selector`; the data is a callback."""
+    """All flow endpoints of this machine. Registers each socket with `selector`, with a callback as data."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class FlowEndpoints:
         answer_ns: int,
         take_time: Callable[[int], None] | None = None,
     ) -> None:
-        """Listen at `path`. Raises OSError.
+        """Listen for endpoints at the socket `path`. Raises OSError.
 
         `answer_ns`: time limit for an answer. `take_time` receives the fabric time of simulated hosts; None
         if the hosts are real.
@@ -127,7 +127,7 @@ class FlowEndpoints:
 
     @property
     def answer_s(self) -> float:
-        """Time limit for an answer, s."""
+        """Time limit for an endpoint's answer to a command, s."""
         return self._answer_ns / 1e9
 
     @property

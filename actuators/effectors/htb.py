@@ -63,7 +63,7 @@ class Applied(NamedTuple):
 
 
 class HtbQdisc:
-    """HTB on one NIC. `ip`: netlink socket of the NIC's namespace and this thread; `rate_bps`: link rate."""
+    """HTB on one NIC. `ip`: netlink socket in the NIC's namespace, for one thread; `rate_bps`: link rate."""
 
     def __init__(self, ip: IPRoute, device: str, rate_bps: int) -> None:
         indices = list(ip.link_lookup(ifname=device))
@@ -76,7 +76,8 @@ class HtbQdisc:
     def apply(self, shares: Mapping[str, Share], flows: Mapping[Match, str]) -> int:
         """Apply the shares of tenants, and assign flows to tenants. Return the number of changes.
 
-        A flow of any other tenant uses the default class. Raises OSError, or ValueError before any change.
+        Flows of tenants without a share use the default class. Raises OSError, or ValueError before any
+        change.
         """
         if not shares:
             return int(self.remove())
@@ -216,7 +217,7 @@ def _whole_bytes(bps: int) -> int:
 
 
 def _minors(tenants: Iterable[str]) -> dict[str, int]:
-    """Return a class number for each tenant. It depends on other tenants only after a hash collision."""
+    """Return a class number for each tenant, which other tenants change only after a hash collision."""
     minors: dict[str, int] = {}
     in_use: set[int] = set()
     for tenant in sorted(tenants):
@@ -253,6 +254,9 @@ def _keys(match: Match) -> Keys:
 
 
 def _read_keys(selector: bytes) -> Keys:
-    """Return the keys in a struct tc_u32_sel (linux/pkt_cls.h). pyroute2 reads them four bytes too early."""
+    """Return the keys in a struct tc_u32_sel (linux/pkt_cls.h), which pyroute2 reads at a wrong offset.
+
+    It reads them four bytes too early.
+    """
     entries = struct.iter_unpack("4s4sii", selector[16 : 16 + 16 * selector[2]])
     return tuple((at + i, value[i], mask[i]) for mask, value, at, _ in entries for i in range(4) if mask[i])

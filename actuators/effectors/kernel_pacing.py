@@ -1,8 +1,8 @@
 """Paces flows by the kernel's HTB at their host's NIC, if no endpoint can pace them.
 
 Each paced flow gets one class and one filter (htb.py), under a root qdisc that exists only while a flow is
-paced. After a restart the state of a former process is adopted or removed once endpoints have had time to
-return. A NIC with a foreign root qdisc stays untouched, and the answer is an error.
+paced. After a restart, kernel state of a former process is adopted or removed once endpoints have had time
+to return. A NIC with a foreign root qdisc stays untouched, and a PACE command fails.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class KernelPacing:
         self._thread = ThreadPoolExecutor(1, f"htb {host}", _enter, (netns,))
 
     def take_flows(self, record: FlowReports) -> list[str]:
-        """Process a `FlowReports` of this host. Return the keys of flows that are new or have other ports."""
+        """Process a host's `FlowReports`. Return the keys of flows that are new or have changed ports."""
         fresh, here = [], set()
         for flow in record["flows"]:
             key = key_of(flow["flow_id"])
@@ -97,7 +97,7 @@ class KernelPacing:
         self._apply_all("settling")
 
     def close(self) -> None:
-        """Remove all classes and filters, and end the thread."""
+        """Remove all classes and filters, and end the kernel pacing thread."""
         self._rates_bps.clear()
         self._apply_all("ending")
         with contextlib.suppress(BrokenExecutor):
@@ -114,12 +114,12 @@ class KernelPacing:
         return path
 
     def can(self, key: str) -> frozenset[str]:
-        """Return the commands that can be carried out on a flow."""
+        """Return the commands that the endpoint or the kernel can carry out on a flow."""
         verbs = self._endpoints.can(key)
         return verbs | {"PACE"} if key in self._flows and key not in self._endpoint_paced else verbs
 
     def execute(self, key: str, verb: str, value: int, answer: Callable[[Answer], None]) -> None:
-        """Pass a command to the flow's endpoint, or pace it by the kernel."""
+        """Pass a command to the flow's endpoint, or pace the flow by the kernel."""
         if verb == "PACE" and "PACE" in self._endpoints.can(key):
             self._endpoint_paced.add(key)
             if self._rates_bps.pop(key, None) is not None:
@@ -195,7 +195,7 @@ def _shares(rates: Iterable[tuple[str, int]], line_bps: int) -> dict[str, Share]
 
 
 def _enter(netns: Path | None) -> None:
-    """Enter a network namespace for the rest of the thread's life."""
+    """Move this thread to a network namespace for the rest of its life; None: stay."""
     if netns is None:
         return
     libc = ctypes.CDLL(None, use_errno=True)

@@ -48,7 +48,7 @@ class Kubernetes:
         *,
         is_slinky: bool = False,
     ) -> None:
-        """Connect. `kubeconfig`: None for the usual file or the pod's own account. Raises NodeError.
+        """Connect to the API. `kubeconfig`: None for the usual file or the pod's account. Raises NodeError.
 
         `is_slinky`: Slinky's operator runs Slurm on the nodes.
         """

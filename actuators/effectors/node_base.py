@@ -35,7 +35,7 @@ class NodeEffector(Protocol):
         """Send a message to the owner of a job. Raises NodeError."""
 
     def drain(self, node: str, reason: str) -> None:
-        """Stop new jobs on a node. Raises NodeError, also if the node is drained for another reason."""
+        """Stop new jobs on a node. Raises NodeError, also if others drained the node."""
 
     def resume(self, node: str) -> None:
         """Allow jobs on a node again. Raises NodeError, also if the drain was not set by this system."""

@@ -42,7 +42,7 @@ class Slurm:
     how = "SLURM"
 
     def __init__(self, limit_s: float = 10.0) -> None:
-        """Set the time limit: `limit_s` is the number of seconds that one `scontrol` command may take."""
+        """Set `limit_s`, the time that one `scontrol` command may take, s."""
         self._limit_s = limit_s
         self._recent: dict[str, NodeState] = {}
         self._recent_s = 0.0

@@ -64,7 +64,7 @@ _MAX_MESSAGES_AT_ONCE: Final = 256
 
 
 class FlowActuator:
-    """The acting thread's part, without Kafka: `command_io` exchanges messages with the log."""
+    """The acting thread of the flow actuator. `command_io` exchanges its messages with Kafka."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class FlowActuator:
 
     @property
     def fault(self) -> str:
-        """One line if a socket's file was removed and cannot be recreated; empty otherwise."""
+        """A line about a socket file that was removed and cannot be recreated; empty if there is none."""
         status_fault = self._status_file.fault if self._status_file is not None else None
         return "; ".join(filter(None, (self.endpoints.fault, status_fault)))
 
@@ -309,7 +309,7 @@ class FlowActuator:
         self._repairs[host].take_fallbacks(record)
 
     def _take_flows(self, message: Message) -> None:
-        """Process a host's flow report, so that the kernel can pace these flows."""
+        """Process a host's flow report, so that the kernel can pace the host's flows."""
         kernel = self._kernels.get(message.key)
         if kernel is None or message.value is None:
             return
@@ -418,7 +418,7 @@ def main(
     simulated: bool = False,
     part: Part | None = None,
 ) -> int:
-    """Act for `hosts` until stopped. Return the exit code: 0 after a stop, 2 if it cannot start.
+    """Carry out decisions for `hosts` until stopped. Return 0 after a stop, 2 if unable to start.
 
     `simulated`: accept flows of any boot, and the time of their simulation.
     """
@@ -487,7 +487,7 @@ def _nothing() -> None:
 
 
 def _of_hosts(states: dict[str, State]) -> dict[str, dict[str, State]]:
-    """Return the saved states, grouped by host."""
+    """Return the saved states of flows and hosts, grouped by host."""
     states_by_host: dict[str, dict[str, State]] = {}
     for name, state in states.items():
         host = name.partition(" ")[2].partition("/")[0]

@@ -85,7 +85,7 @@ class Applier:
                     self._pump(key, flow)
 
     def take(self, decision: Decision, token: Token = None) -> None:
-        """Accept one decision of this host."""
+        """Accept one decision for a flow of this host. `token` is passed back with the report."""
         key = key_of(decision["flow_id"])
         self.see_epoch(decision["shard"], decision["epoch"])
         if not self._host_state.is_local(decision["flow_id"]):  # a local flow may have the same key
@@ -147,7 +147,7 @@ class Applier:
             self._commands.end_lease(key, flow, kind, ActionOutcome.ENDED, "its lease was over")
 
     def release(self, detail: str) -> None:
-        """End all leases, because the actuator stops for good. Moves stay in force."""
+        """End all leases, because the actuator stops permanently. Moves stay in force."""
         for key, flow in self._commands.leases.flows():
             for kind in list(flow.leases):
                 self._commands.end_lease(key, flow, kind, ActionOutcome.REVERTED, detail)
@@ -155,8 +155,8 @@ class Applier:
     def repair(self, flow_id: str, to_path: int, detail: str, job: str | None = None, flows: int = 1) -> bool:
         """Move a flow of `job` without a decision, within the limits. Return True if a command was sent.
 
-        `flows`: the flows of this host that could be repaired. At most the share `max_moved_share` of them
-        may move within a minute.
+        `flows`: number of this host's flows that could be repaired. At most the share `max_moved_share` of
+        them may move within a minute.
         """
         key = key_of(flow_id)
         from_path = self._effector.path_of(key)
@@ -273,7 +273,7 @@ class Applier:
             self._commands.rate(key, flow, decision, attempt)
 
     def _refusal(self, flow: FlowState, decision: Decision, path: int | None) -> ActionOutcome | None:
-        """Return the outcome of a decision that must not be applied; None if it may be."""
+        """Return the outcome of a decision that must not be applied; None if it may be applied."""
         refused = self._host_state.fence.refusal(flow, decision)
         if refused:
             return refused
@@ -365,7 +365,7 @@ class Applier:
         self._commands.leases.update(key, flow)
 
     def _drop_flows(self) -> None:
-        """Drop flows without an endpoint if there are too many."""
+        """Drop the states of flows without an endpoint if there are too many."""
         if len(self._commands.flows) < self._drop_from:
             return
         for key, flow in list(self._commands.flows.items())[: len(self._commands.flows) // 2]:

@@ -222,7 +222,7 @@ class CommandIO:
         return queued
 
     def check_schemas(self, at_s: float) -> None:
-        """Queue an item `schemas` once all schemas that the log held at this monotonic time have arrived.
+        """Queue an item `schemas` once all schemas in the log at the monotonic time `at_s` have arrived.
 
         Minus infinity ends the checks.
         """
@@ -326,7 +326,7 @@ class CommandIO:
             self._schemas_end.close()
 
     def _check_ready(self, now_s: float) -> None:
-        """Queue `ready` once config is read to its end, and schemas are too or have taken too long."""
+        """Queue `ready` once the config is read to its end, and the schemas too unless they take too long."""
         behind = {name for name, _ in self._reader.behind}
         if CONFIG.name in behind:
             return
@@ -336,7 +336,7 @@ class CommandIO:
             self._give(CommandItem("ready"))
 
     def _pause(self) -> None:
-        """Pause all partitions except those of config and schemas while the queue is long."""
+        """While the queue is long, pause all partitions except those of config and schemas."""
         waiting, size = len(self.queued), self._given_bytes - self._taken_bytes
         if not self._paused and (waiting > _MAX_QUEUED or size > _MAX_QUEUED_BYTES):
             self._paused = [place for place in self._reader.assigned if place[0] not in _WHOLE]

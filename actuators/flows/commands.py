@@ -1,4 +1,4 @@
-"""Carries out commands on flows: moves, leases and reverts, each saved before it is sent and reported after.
+"""Carries out commands on flows: moves, leases and reverts. Each is saved before it is sent, then reported.
 
 A command goes to the effector, and the effector's answer selects one of two continuations. The applier
 decides beforehand whether a command is allowed.
@@ -163,7 +163,7 @@ class FlowCommands:
         self._execute(key, flow, Command("PACE", flow.rate_bps or 0, succeed, fail))
 
     def revert(self, key: str, flow: FlowState, reverted_ns: int) -> None:
-        """Undo one action older than the order to revert; the order stays queued for other actions."""
+        """Undo one action older than `reverted_ns`; the order to revert stays queued for other actions."""
         path, to_path, decision = self._effector.path_of(key), flow.first_path, flow.moved_by
         if path is None:
             return  # continued once its endpoint announces the flow
@@ -225,7 +225,7 @@ class FlowCommands:
     def set_moved(
         self, key: str, flow: FlowState, from_path: int | None, to_path: int, decision: ReportedFields
     ) -> None:
-        """Record a move in the flow's state, and count it."""
+        """Record a move in the flow's state, and count it against the limits."""
         flow.set_moved(from_path, to_path, decision, self._now_ns())
         self.action_limits.add_move(key)
 
@@ -234,7 +234,7 @@ class FlowCommands:
         self.leases.update(key, flow)
 
     def repair(self, key: str, flow: FlowState, attempt: Attempt, to_path: int, detail: str) -> None:
-        """Send the MOVE of a local repair. Its report is saved first, as an intent."""
+        """Send the MOVE of a local repair. Beforehand, save the repair's report as an intent."""
         intended = self._reporter.record(replace(attempt, began_ns=None), ActionOutcome.UNKNOWN, detail, flow)
         flow.repair_report, flow.repair_restored = {**intended, "to_path": to_path}, False
         self.save(flow)

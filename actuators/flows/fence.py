@@ -12,7 +12,7 @@ MAX_SHARDS: Final = 1000
 
 
 class Fence:
-    """The newest epoch of each shard's policy owner."""
+    """The newest known epoch of each shard's policy owner."""
 
     def __init__(self) -> None:
         self.epochs: dict[str, int] = {}

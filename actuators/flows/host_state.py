@@ -24,7 +24,7 @@ class HostState:
         self._repairs = 0
 
     def is_local(self, flow_id: str) -> bool:
-        """Return True if the flow belongs to this host, and to the present boot."""
+        """Return True if a flow belongs to this host and to the present boot."""
         host, _, rest = flow_id.partition("/")
         return host == self._host and (self._boot is None or rest.partition("/")[0] == self._boot)
 
@@ -34,7 +34,7 @@ class HostState:
             self._save()
 
     def order_revert(self, before_ns: int) -> bool:
-        """Note an order to undo the actions taken before `before_ns`; return False if it is not new."""
+        """Note an order to undo actions from before `before_ns`; return False if such an order is known."""
         if before_ns <= self.reverted_ns:
             return False
         self.reverted_ns = before_ns

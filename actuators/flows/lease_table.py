@@ -11,7 +11,7 @@ IsOpen = Callable[[str], bool]
 
 
 class LeaseTable:
-    """Flows with leases, by key. Leases of a flow that is busy or not open do not end for that time."""
+    """Flows with leases, by key. While a flow is busy or not open, its leases do not end."""
 
     def __init__(self) -> None:
         self._flows: dict[str, FlowState] = {}
@@ -28,7 +28,7 @@ class LeaseTable:
         self._flows.pop(key, None)
 
     def flows(self) -> list[tuple[str, FlowState]]:
-        """Return a copy of all entries."""
+        """Return a copy of all entries, as (flow key, flow)."""
         return list(self._flows.items())
 
     def rates(self) -> dict[str, int]:

@@ -47,7 +47,7 @@ class Repair(NamedTuple):
 
 @dataclass(slots=True)
 class DeadLinks:
-    """The dead links of a host's paths, as its probers' reports show."""
+    """The dead links of a host's paths, derived from its probers' reports."""
 
     _statuses: dict[str, tuple[int, list[_Path]]] = field(default_factory=dict)
     _sent_ns: dict[str, int] = field(default_factory=dict)

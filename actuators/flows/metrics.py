@@ -18,7 +18,7 @@ class FlowMetrics:
     def __init__(
         self, endpoints: FlowEndpoints, appliers: Collection[Applier], reports: Mapping[str, int]
     ) -> None:
-        """Keep the objects. `reports`: number of reports so far by outcome; the actuator updates it."""
+        """Keep the metrics' sources. `reports`: number of reports so far, by outcome."""
         self._endpoints, self._appliers, self._reports = endpoints, appliers, reports
         SOURCES.add(self.samples)
 
@@ -33,5 +33,5 @@ class FlowMetrics:
             yield Sample("fabrictime_actions_total", count, (result,))
 
     def close(self) -> None:
-        """Read the values for the last time; `samples` yields these from then on."""
+        """Read the metrics for the last time, and end their publication."""
         SOURCES.remove(self.samples)

@@ -53,7 +53,7 @@ class Refusals(Protocol):
     """The methods of the command I/O that waiting messages need."""
 
     def check_schemas(self, at_s: float) -> None:
-        """Cause a `retry` once all schemas that the log held at this monotonic time have arrived.
+        """Cause a `retry` once all schemas in the log at the monotonic time `at_s` have arrived.
 
         Minus infinity means that no message waits.
         """
@@ -74,7 +74,7 @@ class PendingMessages:
         command_io: Refusals,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set the handlers, by the short name of a message's topic.
+        """Set the handlers of messages, by the short name of their topic.
 
         A handler raises SchemaUnread, before any change, if the message must wait.
         """
@@ -123,7 +123,7 @@ class PendingMessages:
             self._refuse(refused, f"{MAX_CONFIGS} later ones of its key wait for their schema, too")
 
     def _older(self, message: Message) -> list[int]:
-        """Return the numbers of the messages with the topic and key of `message` that wait ahead of it."""
+        """Return the numbers of the waiting messages older than `message` with its topic and key."""
         return [
             number
             for number, waiting in self._waiting.items()
@@ -132,7 +132,7 @@ class PendingMessages:
         ]
 
     def retry(self, whole_at_s: float) -> None:
-        """Process the messages again, and refuse those whose schema was not on the topic at `whole_at_s`."""
+        """Process the waiting messages again; refuse those without a schema in the log at `whole_at_s`."""
         for number, waiting in list(self._waiting.items()):
             if number not in self._waiting:  # superseded by one of them
                 continue
@@ -142,7 +142,7 @@ class PendingMessages:
         self._refuse_until(whole_at_s, f"its schema is not on {SCHEMAS.name}")
 
     def refuse_late(self) -> None:
-        """Refuse the messages other than config that have waited too long."""
+        """Refuse the messages, except config, that have waited too long."""
         text = f"its schema has not arrived within {MAX_WAIT_S:g} s"
         self._refuse_until(self._now_s() - MAX_WAIT_S, text, _CONFIG)
 
@@ -156,7 +156,7 @@ class PendingMessages:
                 self._refuse(waiting.message, text)
 
     def _end(self, number: int) -> None:
-        """Remove a message from the waiting ones."""
+        """End the wait of a message, and forget it."""
         self._bytes -= self._waiting.pop(number).size_bytes
         if not self._waiting:
             self._command_io.check_schemas(-math.inf)

@@ -21,7 +21,7 @@ _ORDER: Final = "order "
 
 
 class SignedInput:
-    """Decodes messages. After a restart, the newest config time in the journal excludes older config."""
+    """Decodes messages. The journal keeps the newest config time, which excludes older config on restart."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class SignedInput:
             }
 
     def decoded(self, topic: Topic[R], message: Message) -> R | None:
-        """Return the record of a message; None for a tombstone. Raises BadRecord if it is not acceptable."""
+        """Return the record of a message; None for a tombstone. Raises BadRecord."""
         if self._verifier is not None:
             self._verifier.check(message, self._registry)
             if topic.name == CONFIG.name:
@@ -55,7 +55,7 @@ class SignedInput:
         return cast("R", record)
 
     def reported(self, record: ActionReport, done: Any) -> None:
-        """Reject the message of a signed decision that was reported before. `done`: the report's token."""
+        """Reject the message of a signed decision that was already reported. `done`: the report's token."""
         if self._verifier is not None and isinstance(done, partial) and record["outcome"] in REPEATED:
             text = f"decision {record['decision_id']}: {record['outcome']}"
             self._reject(done.args[0], codec.BadRecord("REPLAYED", text))

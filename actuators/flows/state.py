@@ -141,14 +141,14 @@ class FlowState:
         self.intent = None
 
     def set_lease(self, kind: FlowAction, lease: Lease | None) -> None:
-        """Set the lease of a kind (PACE or SLICE); None removes it."""
+        """Set the lease of a kind of action; None removes it."""
         if lease is None:
             self.leases.pop(kind, None)
         else:
             self.leases[kind] = lease
 
     def was_done(self, decision: Decision, path: int) -> bool:
-        """Return True if a former process had begun this move and the flow is on the target path."""
+        """Return True if a former process had begun this move and the flow has reached the target path."""
         intent = self.intent
         return (
             intent is not None

@@ -2,7 +2,7 @@
 
 The order is a record of `fabric.repairs`. If a process dies between order and report, its successor reads
 the state of the node from the scheduler, and reports it. The decision id consists of action, node and run, so
-that an action that is reported twice counts once.
+that an action reported twice counts once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_URGENT: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The outcome of a step, with a line for people. `outcome` is None if an obstacle prevented the step."""
+    """The outcome of a step, with a line for people. `outcome`: None if an obstacle prevented the step."""
 
     step: NodeStep
     outcome: ActionOutcome | None
@@ -75,7 +75,7 @@ class NodeActuator:
         return self._run(observe=False)
 
     def run(self, *, observe: bool = False) -> list[Done]:
-        """Reconcile the repairs with the scheduler, plan, and carry out. With `observe`, carry out nothing.
+        """Reconcile the repairs with the scheduler, then plan and carry out steps. `observe`: only plan.
 
         Raises NodeError if the scheduler does not list its nodes, and ValueError if the log refuses a record;
         the next process then reports this action.
@@ -142,7 +142,7 @@ class NodeActuator:
         return self._report(step, ActionOutcome.APPLIED, step.text, opened, took_ns)
 
     def _notify(self, step: NodeStep, jobs: Sequence[Job], notified: dict[str, bool]) -> list[RepairJob]:
-        """Notify the owners of jobs, but nobody twice. A failed message does not prevent the drain."""
+        """Notify the owners of jobs, each only once. A failed message does not prevent the drain."""
         text = f"fabrictime: node {step.node} gets no new jobs; running jobs continue. {step.text}"
 
         def is_notified(job: Job) -> bool:

@@ -20,7 +20,7 @@ RETURN: Final = ": waits until one returns"
 
 
 def until(at_ns: int) -> str:
-    """Return the end of a wait as text, rounded up to a second."""
+    """Format the end of a wait as text, rounded up to a second."""
     return f"until {datetime.fromtimestamp(-(-at_ns // NS_PER_S), UTC):%H:%M:%S} UTC"
 
 
@@ -57,7 +57,7 @@ class NodeRules:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """The circuit breaker that stops all drains, in all groups of nodes."""
+    """The circuit breaker that stops the drains in all groups of nodes."""
 
     max_drains: int = 8
     window_ns: int = 600 * NS_PER_S
@@ -65,7 +65,7 @@ class Breaker:
     """Drains before this time do not count."""
 
     def opened_ns(self, drains_ns: Iterable[int]) -> int | None:
-        """Return the time of the drain that opened the breaker; None if it is closed."""
+        """Return the time of the drain that opened the breaker, ns; None if the breaker is closed."""
         times_ns = sorted(at_ns for at_ns in drains_ns if at_ns >= self.reset_ns)
         for first_ns, last_ns in zip(times_ns, times_ns[self.max_drains - 1 :], strict=False):
             if last_ns - first_ns <= self.window_ns:
@@ -95,7 +95,7 @@ class Unit:
 
 
 class Caps:
-    """Counts the units that are out and the drains, and names the limit that forbids one more drain."""
+    """Counts the drains and the units out of service, and names the limit that forbids one more drain."""
 
     def __init__(
         self, units: Iterable[Unit], openings: Sequence[Opening], breaker: Breaker, now_ns: int

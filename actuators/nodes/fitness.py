@@ -26,7 +26,7 @@ MAX_OUTCOMES: Final = 16
 
 
 class Fitness(StrEnum):
-    """Whether a host may take jobs."""
+    """Whether a host may take jobs: FIT, UNFIT or UNKNOWN."""
 
     FIT = "FIT"
     UNFIT = "UNFIT"
@@ -137,7 +137,7 @@ class AuditHistory:
             self._runs[host] = {name: run for name, run in runs.items() if run.at_ns >= before_ns}
 
     def fitness(self, host: str, since_ns: int, *, strict: bool = False) -> HostFitness:
-        """Return a host's fitness by results since `since_ns`. `strict`: UNKNOWN if any error is UNKNOWN."""
+        """Return a host's fitness by results since `since_ns`. `strict`: UNKNOWN errors make it UNKNOWN."""
         outcomes = {
             check: recent
             for check in self._outcomes.get(host, {})
@@ -173,7 +173,7 @@ class AuditHistory:
         return sorted([*every, *passed], key=lambda outcome: outcome.at_ns, reverse=True)
 
     def _unknown(self, host: str, since_ns: int, newest: Iterable[Outcome], strict: bool) -> tuple[str, ...]:
-        """Return the reasons why it is unknown whether a host without failures is fit."""
+        """Return the reasons why the fitness of a host without failures is UNKNOWN; empty if it is fit."""
         runs = {name: run for name, run in self._runs.get(host, {}).items() if run.at_ns >= since_ns}
         statuses = {outcome.status for outcome in newest if not outcome.check.startswith(AGENT)}
         if not runs:

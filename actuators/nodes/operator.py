@@ -119,7 +119,7 @@ class DrainOperator:
         return Limits.of(self._configs, host)
 
     def live_repairs(self) -> Iterator[Repair]:
-        """Yield the repairs of this scheduler's nodes that are not over."""
+        """Yield the repairs of this scheduler's nodes that have not ended."""
         scheduler = self.settings.scheduler
         return (
             repair
@@ -231,7 +231,7 @@ class DrainOperator:
     # --------------------------------------------------------------------------------------- reconcile
 
     def reconcile(self, nodes: Iterable[NodeState], now_ns: int) -> Iterator[Repair]:
-        """Yield corrected repairs whose recorded state differs from the node's state in the scheduler.
+        """Yield a corrected record of each repair that differs from its node's state in the scheduler.
 
         The cause is a process that died between action and report, or an action of another client.
         """

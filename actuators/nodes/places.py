@@ -49,13 +49,13 @@ class Places:
         return next((nic["rack"] for nic in self._nics.get(host, {}).values() if nic["rack"]), None)
 
     def rails_of(self, host: str, subjects: Collection[str]) -> frozenset[int]:
-        """Return the rails of those NICs of a host that are among `subjects`."""
+        """Return the rails of the NICs of a host that are in `subjects`."""
         nics = self._nics.get(host, {})
         rails = (nics[subject]["rail"] for subject in subjects if subject in nics)
         return frozenset(rail for rail in rails if rail is not None)
 
     def leaves_of(self, host: str, subjects: Collection[str]) -> set[str]:
-        """Return the leaf switches of a host's NICs in `subjects`; of all its NICs if `subjects` has none.
+        """Return the leaf switches of a host's NICs in `subjects`; if none is there, of all its NICs.
 
         A leaf is named by its address, or else by rack and rail.
         """
@@ -86,7 +86,7 @@ class NetworkFindings:
             self._alerts[alert["alert_id"]] = alert
 
     def obstacle(self, host: str, outcome: Outcome, since_ns: int) -> str:
-        """Return why the network explains a failed check of a host; empty if the host is to be drained."""
+        """Return why the network explains a failed check of a host; empty if the host itself is at fault."""
         if outcome.category not in NETWORK:
             return ""
         for alert_id, alert in self._alerts.items():

@@ -71,7 +71,7 @@ class NodeStep:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The rules, places and network failures of the fleet, which decide on drains of its nodes."""
+    """The rules, places, past drains and network failures from which drains of nodes are decided."""
 
     rules_of: Callable[[str], NodeRules]
     """Returns the rules of a node."""
@@ -113,7 +113,7 @@ def drain_of(reason: str) -> tuple[str, tuple[str, ...], str] | None:
 
 
 def is_same_drain(reason: str, other: str) -> bool:
-    """Return True if two reasons name the same run and checks; schedulers may change the text."""
+    """Return True if two drain reasons have the same run and checks; schedulers may change other text."""
     one, two = _REASON.match(reason), _REASON.match(other)
     return one is not None and two is not None and one.groups() == two.groups()
 
@@ -186,7 +186,7 @@ def _units(nodes: Iterable[NodeState], fleet: Fleet) -> list[Unit]:
 def _drains(
     node: NodeState, failures: Sequence[Outcome], unit: Unit, fleet: Fleet, caps: Caps
 ) -> Iterator[NodeStep]:
-    """Yield the drains of all nodes of a failed node's unit, or of that node alone if an obstacle exists."""
+    """Yield the drains of all nodes of a failed node's unit, or only that node's if an obstacle exists."""
     host, rules = fleet.host_of(node.name), unit.rules
     obstacles = [_obstacle(host, failure, rules, fleet) for failure in failures]
     reasons = tuple(one for one, text in zip(failures, obstacles, strict=True) if not text[0])
@@ -250,9 +250,9 @@ def _lasting(host_fitness: HostFitness | None, rules: NodeRules) -> list[Outcome
 
 
 def _resume(node: NodeState, fitness: Mapping[str, HostFitness], fleet: Fleet) -> NodeStep | None:
-    """Return the step that resumes a node drained by this system, with an obstacle until it is clean.
+    """Return the step that resumes a node drained by this system; None if it is not to be resumed.
 
-    The obstacle lasts until enough runs have passed. Return None if the node is not to be resumed.
+    The step has an obstacle until the failed checks have passed in enough runs.
     """
     host, rules = fleet.host_of(node.name), fleet.rules_of(node.name)
     drain = drain_of(node.reason)

@@ -143,7 +143,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def act_once(settings: ActuatorSettings, by: str, *, observe: bool = False) -> list[Done]:
-    """Act on the newest verdicts once. Raises ValueError if the scheduler or the log does not answer."""
+    """Act on the newest verdicts once. Raises ValueError if the scheduler or log does not answer."""
     effector = effector_of(settings.nodes)
     with alone(settings.node_lock_path), Drains.open(settings, effector, by) as drains:
         try:

@@ -1,8 +1,8 @@
 """Delivers the alerts of the log to one receiver: reads, plans, sends, and then commits.
 
-Positions are committed only after the receiver has accepted. If the process dies in between, its successor
-sends that notification once more, with the same identity. If a receiver does not answer, sending is repeated
-after growing pauses; meanwhile news is merged, and nothing is dropped.
+Positions are committed only after the receiver has accepted a notification. If the process dies in between,
+its successor sends the notification once more, with the same identity. If a receiver does not answer, sending
+is repeated after growing pauses; meanwhile changes are merged, and nothing is dropped.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Delivery:
         SOURCES.add(self.samples)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the counters as metrics."""
+        """Yield the counters of notifications as metrics."""
         counters = self.counters
         yield Sample("fabrictime_notifications_total", counters.accepted, ("accepted",))
         yield Sample("fabrictime_notifications_total", counters.retries, ("retried",))

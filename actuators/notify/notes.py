@@ -38,7 +38,7 @@ def hosts_of(alert: Alert, hosts: Container[str]) -> Iterator[str]:
 
 
 class NoteIndex:
-    """The newest note of each key, and the racks of the hosts."""
+    """The newest note of each key, and the racks of the hosts, to find the notes about an alert."""
 
     def __init__(self) -> None:
         self.notes: dict[str, AlertNote] = {}
@@ -92,7 +92,7 @@ class NoteIndex:
         return any((note["acknowledged_ns"] or 0) > alert["raised_ns"] for note in self.of(alert))
 
     def is_quiet(self, alert: Alert, at_ns: int) -> bool:
-        """Return whether an alert is acknowledged, or silenced at `at_ns`."""
+        """Return whether an alert is acknowledged, or is silenced at `at_ns`."""
         return self.is_acknowledged(alert) or self.silence_at(alert, at_ns) is not None
 
     def owner_of(self, alert: Alert) -> str:

@@ -76,7 +76,7 @@ class Plan(Protocol):
     """The interface of `GroupPlan` and `SyncPlan`: decides which alerts to send, and when."""
 
     def restore(self, alert: Alert, arrived_ns: int) -> None:
-        """Add an alert record that a former process handled."""
+        """Add an alert record that a former process has handled already."""
 
     def take(self, alert: Alert, token: Token, arrived_ns: int) -> None:
         """Add a new alert record; the plan settles its token at once, or once the alert is sent."""
@@ -376,7 +376,7 @@ class GroupPlan:
             self._forget_groups(now_ns)
 
     def _forget_groups(self, now_ns: int) -> None:
-        """Forget groups that have no alerts and whose last notification delays no other notification."""
+        """Forget groups without alerts whose last notification no longer delays another."""
         old_ns = now_ns - self._rules.group_interval_ns
         self._groups = {
             key: g for key, g in self._groups.items() if g.active or g.pending or g.sent_ns >= old_ns
@@ -441,7 +441,7 @@ class SyncPlan:
         self._resend_at_ns = 0
 
     def next(self, now_ns: int) -> Notification | None:
-        """Return the next new records; if there are none, a part of all active alerts when due."""
+        """Return the next new records; if there are none, the next active alerts that are due again."""
         if self._pending:
             return self._news()
         if not self._resend and now_ns >= self._resend_at_ns:
@@ -468,7 +468,7 @@ class SyncPlan:
         return self._active[alert_id] if alert_id in self._active else self._resolved[alert_id][0]
 
     def _news(self) -> Notification:
-        """Return the first new records, up to the second record with the same labels."""
+        """Return the first new records that have different labels; stop before labels repeat."""
         records: dict[tuple[str, ...], Alert] = {}
         tokens = []
         for alert, token in self._pending[:MAX_ALERTS]:
@@ -507,7 +507,7 @@ def key_of(alert: Alert) -> GroupKey:
 
 
 def _labels_key(alert: Alert) -> tuple[str, ...]:
-    """Return the labels that identify an alert to Alertmanager; a later alert with the same replaces it."""
+    """Return the labels that identify an alert to Alertmanager; a later alert with them replaces it."""
     return alert["kind"], alert["shard"], alert["subject"], alert["severity"]
 
 

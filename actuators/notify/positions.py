@@ -83,20 +83,20 @@ class Positions:
         return offset >= self._next.get(place, 0) and offset not in self._settled[place]
 
     def open(self, token: Token) -> None:
-        """Note that a message is being handled."""
+        """Note that the handling of a message has begun."""
         place, offset = token
         self._open[place].add(offset)
         self._next.setdefault(place, 0)
 
     def settle(self, tokens: Iterable[Token]) -> None:
-        """Note that messages are handled."""
+        """Note that messages are fully handled."""
         for place, offset in tokens:
             self._open[place].discard(offset)
             self._settled[place].add(offset)
             self._changed.add(place)
 
     def commits(self, handled_ns: int, *, everywhere: bool = False) -> dict[Place, tuple[int, str]]:
-        """Return, by partition, offset and metadata to commit; only for changes, or `everywhere`."""
+        """Return, by partition, the offset and metadata to commit; `everywhere`: of unchanged ones too."""
         places = set(self._next) if everywhere else self._changed
         return {place: self._commit(place, handled_ns) for place in sorted(places)}
 

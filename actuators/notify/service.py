@@ -1,4 +1,4 @@
-"""The notifier: one thread for each receiver, so that a receiver without an answer delays no other."""
+"""The notifier: one thread for each receiver, so that a receiver that does not answer delays no other."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def duration_text(duration_ns: int) -> str:
 
 
 def when_text(alert: Alert) -> str:
-    """Return a text on the time since which an alert is active, or on the period in which it was."""
+    """Return a text on since when an alert is active, or from when until when it was active."""
     raised = time_text(alert["raised_ns"])
     if not is_over(alert):
         return f"since {raised}"

@@ -1,4 +1,4 @@
-"""Admission: applies limits and cooldowns to proposals, and turns admitted ones into decisions."""
+"""Admission: applies limits and cooldowns to proposals, and turns admitted proposals into decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_TEXT: Final = 500
 
 
 class Admission:
-    """Makes all decisions of a shard. An admitted move changes the state at once."""
+    """Decides on all proposals for a shard. An admitted move changes the shard's state at once."""
 
     def __init__(self, state: PolicyState) -> None:
         self._state = state
@@ -40,7 +40,7 @@ class Admission:
                 return
 
     def admit(self, proposal: Proposal) -> bool:
-        """Decide one proposal; return True if it was admitted."""
+        """Decide on one proposal; return True if it was admitted."""
         if isinstance(proposal, RateProposal):
             return self._admit_rate(proposal)
         cause = self._blocked_by(proposal)
@@ -121,7 +121,7 @@ class Admission:
         expires_ns: int,
         text: str,
     ) -> Decision:
-        """Return a decision with the next number; the caller adds its paths or rate."""
+        """Return a decision with the next sequence number; the caller adds its paths or rate."""
         state = self._state
         return {
             "decision_id": f"{state.shard}/{state.epoch}/{state.seq}",
@@ -143,7 +143,7 @@ class Admission:
         }
 
     def _publish(self, decision: Decision) -> None:
-        """Add a decision to the cycle."""
+        """Add a decision to the outputs of the cycle."""
         self._cycle.decisions.append(Outgoing(DECISIONS, decision["host"], decision))
         self._state.seq += 1
 

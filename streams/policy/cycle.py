@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Outgoing(NamedTuple, Generic[R]):
-    """One message to publish."""
+    """One message to publish: its topic, key and record."""
 
     topic: Topic[Any]
     key: str

@@ -108,7 +108,7 @@ class _Shard:
     cycles: list[PolicyCycle] = field(default_factory=list)
 
     def pass_to(self, now_ns: int) -> int:
-        """Return the time of the next cycle: `now_ns`, or the time of the last cycle if `now_ns` is earlier.
+        """Return the time of the next cycle: `now_ns`, or the time of the last cycle after a small step back.
 
         A change of the clock's pace steps back by less than `MAX_UNSOLVED_NS`. A larger step corrects fabric
         time and is followed, because cycles would otherwise have the same time for as long as the step.
@@ -208,7 +208,7 @@ class PolicyInputs(Operator):
         return self._round_ns + (MIN_CYCLE_NS if self.has_news else CYCLE_NS)
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
-        """Run the cycle of one shard; each call takes the next shard of the round.
+        """Run the cycle of one shard; each call runs the next shard of the round.
 
         A round begins by applying the queued messages. Decisions are published shard by shard.
         """
@@ -315,7 +315,7 @@ class PolicyInputs(Operator):
         self.shards[name] = _Shard(policy, live)
 
     def of(self, flow: LiveFlow) -> Mapping[int, FlowRoute]:
-        """Return the route that each entropy value gives a flow."""
+        """Return, by entropy value, the route that a flow would take with it."""
         return self._routes.of(flow.nic, flow.peer, flow.peer_port)
 
     def _rate_bps(self, link: str) -> int:

@@ -1,4 +1,4 @@
-"""Turns the `PolicyCycles` of one shard and epoch into the steps from which its policy replays."""
+"""Converts the `PolicyCycles` of one shard and epoch to the steps from which its policy can be replayed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def _input(topic: Topic) -> Input:
 
 
 class PolicyStage(Stage):
-    """The policy of each shard: decides how flows react to link failures and contention."""
+    """The stage that runs the policy of each shard: the reaction of flows to link failures and contention."""
 
     name = "policy"
     owner = POLICY_CYCLES
@@ -41,11 +41,11 @@ class PolicyStage(Stage):
         self._shard = shard
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return the reads with which a new owner begins: the recent decisions."""
+        """Return the topics and times that a new owner reads first: the recent decisions."""
         return (Restore(DECISIONS, lambda log_ns: since(log_ns - DECISION_LOOKBACK_NS)),)
 
     def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:
-        """Return an epoch later than those of all recent decisions; ignore epochs that are too far ahead."""
+        """Return an epoch later than the epochs of all recent decisions; ignore those too far ahead."""
         began_ms = log_ns // NS_PER_MS
         epochs = (decision["epoch"] for decision in records_of(past, DECISIONS, registry))
         return max((began_ms, *(epoch + 1 for epoch in epochs if epoch <= began_ms + EPOCH_AHEAD_MS)))

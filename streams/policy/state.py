@@ -88,7 +88,7 @@ class PolicyState:
         self.options.begin(now_ns)
 
     def take_window(self, window: ContentionWindow) -> bool:
-        """Apply a `ContentionWindow`; return False if it is no newer than the last one of its link."""
+        """Apply a `ContentionWindow`; return False if it is not newer than the last one of its link."""
         previous = self._windows.get(window["link"])
         order = (window["opened_ns"], window["update"])
         if previous is not None and order <= (previous["opened_ns"], previous["update"]):
@@ -137,7 +137,7 @@ class PolicyState:
         ]
 
     def health_of(self, flow: Flow) -> Health:
-        """Return the worst health among a flow's NICs and links."""
+        """Return the worst health of a flow's two NICs and its links."""
         worst = self.health.of_end(flow.live.nic)
         for other in (self.health.of_end(flow.live.peer), self.options.grade(flow.route)):
             if other is not HEALTHY and other[:2] > worst[:2]:

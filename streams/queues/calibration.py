@@ -1,8 +1,8 @@
-"""Calibrates inferred queues with probes that the inference does not see.
+"""Calibrates inferred queues with probes that are withheld from the inference.
 
 The solver explains every delay by queues. So it overestimates queues between few probes, and spreads one
-link's queue over others. One cell in `EVERY` is withheld from the solver. The delay of such a cell shows how
-far the depths can be trusted, link by link, without any assumption about the traffic:
+link's queue over others. One cell (a route's probes in one slot) in `EVERY` is withheld from the solver. Its
+delay shows how far the depths can be trusted, link by link, without any assumption about the traffic:
 
 E[y_i] = sum over the links of i of m_l + a_l D_l + b_l F_l
 
@@ -73,7 +73,7 @@ BOUND_GAIN: Final = 0.2
 
 
 class Calibration:
-    """The calibration of the depths in one solver's columns.
+    """The calibration of the queue depths that one solver infers. A column is a link, or links that share it.
 
     Route i crosses the columns `hop[hop_start[i]:hop_start[i + 1]]`. `packet_ns`: [columns] time of a packet.
     """
@@ -135,7 +135,7 @@ class Calibration:
         return depth_ns, self._bound_sigmas * np.sqrt(var) + self._packet_ns
 
     def _var(self, mean_ns: Float64s) -> Float64s:
-        """Return [columns] variance of the depth at one instant; `mean_ns`: expected means of the block."""
+        """Return [columns] the variance of the depth at one instant, ns^2; `mean_ns`: the block's means."""
         level, var = self.level_ns[:-1] + self._packet_ns, self._point_var[:-1]
         pooled = float(var.sum() / (level**2).sum()) * level * np.maximum(level, mean_ns)
         larger: Float64s = np.maximum(var, (var + pooled) / 2)
@@ -152,7 +152,7 @@ class Calibration:
     ) -> Float64s:
         """Return [slots, columns] the longest delay of any cell that crossed a column in or next to a slot.
 
-        If no cell crossed it there, the nearest slots with cells count. Slots -1 and `slots` are the
+        For a slot without such a cell, the nearest slots with cells count. Slots -1 and `slots` are the
         neighbours of the block. `goes_on`: whether the last call was for the preceding block.
         """
         if not goes_on:
@@ -230,7 +230,7 @@ class Calibration:
     # ------------------------------------------------------------------------------------------ once a second
 
     def _over_links(self, values: Float64s) -> Float64s:
-        """Return [columns] the sum of `values`, [routes, hops], over the hops in each column."""
+        """Return [columns] the sum of `values` [routes, hops] over the hops that cross each column."""
         sums = np.bincount(self._flat, (values * self._used).ravel(), self._columns + 1)[:-1]
         return sums.astype(np.float64)
 

@@ -22,7 +22,7 @@ MIN_NOISE_NS: Final = 1e-3
 
 @dataclass(slots=True)
 class Cells:
-    """Cells of records as columns, with one element per cell."""
+    """Cells of `PathQueueing` records as columns, with one element per cell."""
 
     slot: Int64s
     route: NDArray[np.int32]
@@ -95,20 +95,17 @@ class Delays:
 
 
 class WaitingCells:
-    """Cells that wait for their block, stored in buckets of slots.
-
-    So the time to take a block does not grow with the backlog.
-    """
+    """Cells that wait for their block, in buckets of slots, so that a backlog does not slow the access."""
 
     def __init__(self, bucket_slots: int) -> None:
         self._store = CellStore(bucket_slots)
 
     def __bool__(self) -> bool:
-        """True if any cell waits."""
+        """Return whether any cells wait."""
         return bool(self._store)
 
     def clear(self) -> None:
-        """Drop all cells."""
+        """Drop all waiting cells."""
         self._store.clear()
 
     def add(self, cells: Cells) -> None:
@@ -136,7 +133,7 @@ class WaitingCells:
         return Cells(*self._store.waiting(begin, end))
 
     def take(self, begin: int, end: int) -> tuple[Cells, int]:
-        """Remove the cells before slot `end`; return those from slot `begin` on, and the number before it."""
+        """Remove all cells before slot `end`; return those from slot `begin` on, and how many were older."""
         columns, late = self._store.take(begin, end)
         return Cells(*columns), late
 

@@ -62,7 +62,7 @@ def fold_of(probes: float) -> int:
 
 
 def knots_of(probes: float) -> int:
-    """Return the number of line segments per slot; `probes`: mean number of probes over a link in a slot."""
+    """Return into how many line segments to divide a slot; `probes`: mean number over a link in a slot."""
     return min(MAX_KNOTS, max(1, int(probes / KNOT_PROBES)))
 
 
@@ -75,7 +75,7 @@ class _Source:
     """End of the last record that was too far ahead to accept; the record after it confirms it."""
 
     def advance(self, record: PathQueueing) -> bool:
-        """Note a record of the source; return False if it repeats an earlier one or follows a large gap."""
+        """Note a record of the source; return False to skip it as a repetition or as too far ahead."""
         first, after = record["first_offset"], record["next_offset"]
         if (first, after) != (self.first_offset, self.next_offset):
             if first < self.next_offset:
@@ -158,7 +158,7 @@ class ShardQueues:
         return self._routes.unknown_paths
 
     def set_flow_rates(self, bps: Mapping[str, float]) -> None:
-        """Set, by link, the traffic rate that flow reports show, bit/s."""
+        """Set the traffic rate of each link, bit/s, as flow reports show it."""
         self._records.flow_bps = bps
 
     def take(self, record: PathQueueing, paths: RouteTable) -> None:
@@ -199,7 +199,7 @@ class ShardQueues:
         self._idle_probes.add(record["complete_ns"] // NS_PER_S, len(self._routes.links), route, *columns)
 
     def _block_ns(self, fold: int) -> int:
-        """Return the length of a block of combined slots, ns: a multiple of its length for single slots."""
+        """Return the length of a block of combined slots, ns: a multiple of that of an ordinary block."""
         slot = self._slot_ns * SUB_SLOTS
         length_ns = BLOCK_NS if len(self._routes.names) <= MANY_LINKS else LONG_BLOCK_NS
         slots = max(BLOCK_SLOTS, length_ns // slot)

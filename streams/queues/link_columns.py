@@ -75,12 +75,12 @@ class LinkColumns:
         return int(self.column.max()) + 1
 
     def solver(self, rate_bps: Float64s) -> QueueSolver:
-        """Return a solver for the columns; `rate_bps`: [links]."""
+        """Return a solver for the columns; `rate_bps`: [links] rate of each link."""
         start, hop = self._hops()
         return QueueSolver(self._packet_ns(rate_bps), start, hop, merge=SUB_SLOTS)
 
     def calibration(self, rate_bps: Float64s) -> Calibration:
-        """Return a new calibration of the columns, with routes numbered by `kind`. `rate_bps`: [links]."""
+        """Return a new calibration of the columns; `kind` numbers its routes. `rate_bps`: [links] rates."""
         start, hop = self._hops()
         first = np.unique(self.same)
         lengths = np.diff(start)
@@ -102,7 +102,7 @@ class LinkColumns:
         return packet_ns
 
     def _hops(self) -> tuple[Int64s, NDArray[np.int32]]:
-        """Return the start of each route in the array of all routes' columns, and this array."""
+        """Return the columns of all routes in one array; before it, the start of each route in the array."""
         count = self.count
         route = np.repeat(np.arange(len(self.lengths)), self.lengths)
         pairs = route * count + self.column[self.flat]

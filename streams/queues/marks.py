@@ -58,7 +58,7 @@ def _weights(
     marks: Float64s,
     count: int,
 ) -> Float64s:
-    """Return for each link of each route the probability that it marked a marked packet of the route."""
+    """Return, for each link of each route, the probability that it made the marks of the route's packets."""
     crossed = np.maximum(np.bincount(column, packets[of_route], count), 1e-9)
     share = np.bincount(column, marks[of_route], count) / crossed
     weight: Float64s = np.zeros(len(column))

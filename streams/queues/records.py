@@ -93,7 +93,7 @@ class _SecondTotals:
         )
 
     def add(self, block: SolvedBlock, column: Int64s) -> None:
-        """Add a block; `column`: [links]. If the block begins another second, drop the last one's rest."""
+        """Add a block; `column`: [links]. If it begins a new second, drop totals left from the last one."""
         second = block.start_ns // NS_PER_S
         if second != self._second:
             self._second = second
@@ -246,7 +246,7 @@ class QueueRecords:
 
 
 def _chosen_by_column(mask: NDArray[np.bool_]) -> list[Int64s]:
-    """Return for each column of `mask` the numbers of the rows that are true, ascending."""
+    """Return, for each column of `mask`, the numbers of the rows that are True, ascending."""
     column, row = np.nonzero(mask.T)
     return np.split(row, np.searchsorted(column, np.arange(1, mask.shape[1])))
 

@@ -51,11 +51,11 @@ class ProbedRoutes:
 
     @property
     def keys(self) -> list[LinkKey]:
-        """Name and class of each link by number."""
+        """Name and traffic class of each link, in the order of the links' numbers."""
         return list(self._link_numbers)
 
     def refresh(self, record: PathQueueing, table: RouteTable) -> bool:
-        """Prepare for a record; return True if all routes were dropped and numbering begins again."""
+        """Forget outdated paths and routes; return True if all routes were dropped and are numbered anew."""
         routes_before = len(self.links)
         if table.version != self._table_version:
             self._table_version = table.version

@@ -69,7 +69,7 @@ def next_fold(fold: Fold, end_ns: int, block_ns: int, backlog_ns: int, spent_ns:
 
 
 def _coarser(fold: Fold, slots: int, end_ns: int, busy: float) -> Fold:
-    """Return a fold of more slots; if a smaller fold just failed, the next attempt at one waits longer."""
+    """Return a fold of more slots; if fewer slots just failed, wait longer before trying fewer again."""
     failed = fold.finer_at_ns is not None and end_ns - fold.finer_at_ns <= PROVEN_NS
     calm_ns = min(2 * fold.calm_ns, MAX_CALM_NS) if failed else fold.calm_ns
     return Fold(slots, busy, None, None, calm_ns)

@@ -58,7 +58,7 @@ def slots_text(shard: str, slot_ns: int, slots: int) -> str:
 
 
 class QueuesOperator(Operator):
-    """The queues of one partition's shards."""
+    """Infers the queues of one partition's shards."""
 
     adapts = True
 
@@ -131,7 +131,7 @@ class QueuesOperator(Operator):
         return outputs
 
     def _solve(self, queues: ShardQueues, log_ns: int) -> list[LinkQueues]:
-        """Solve the next complete blocks of a shard, without those that are too old; return their records."""
+        """Solve the complete blocks of a shard, except blocks that are too old; return their records."""
         records: list[LinkQueues] = []
         if queues.skip_late(SKIP_LATE_NS):
             skipped_s = queues.skipped_ns / NS_PER_S

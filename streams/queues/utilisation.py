@@ -73,7 +73,7 @@ def end_nodes(names: Sequence[str]) -> tuple[Int64s, Int64s]:
 def exchange_errors(
     lengths: Int64s, flat: Int64s, nodes: tuple[Int64s, Int64s], shares: Float64s
 ) -> Float64s:
-    """Return [links] the error of each share, because links into and out of a switch are hard to distinguish.
+    """Return [links] the error of each share, due to confusion of a switch's incoming and outgoing links.
 
     Probes do not show whether the links into a switch are busy or the links out of it. `flat`: links of all
     routes in sequence; `lengths`: [routes] number of links; `nodes`: `end_nodes` of the links.
@@ -128,11 +128,11 @@ class IdleProbes:
         self._share: Float64s | None = None
 
     def clear(self) -> None:
-        """Drop all probes."""
+        """Drop the probe counts of all seconds."""
         self._seconds.clear()
 
     def restart(self) -> None:
-        """Discard the last result as the start of the next estimate, because routes have changed."""
+        """Discard the last estimate, from which the next would start, because routes have changed."""
         self._share = None
 
     def add(

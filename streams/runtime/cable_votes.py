@@ -1,9 +1,9 @@
-"""Counts the NICs whose traces name each cable, and doubts a cable that only one NIC names against others.
+"""Counts the NICs whose traces name each cable, and doubts a cable that one NIC names against all others.
 
-A port has one cable. If two or more NICs name one cable at a port and a single NIC names another one there,
-that NIC's record is wrong, or the first to show a new cable: the next NIC decides. A switch that answers from
-one address has one name for many ports. Two cables at a port, each named by two NICs, reveal such a switch,
-and no cable of its port is doubted. This module is pure.
+A port has one cable. If two or more NICs name one cable at a port and a single NIC names another cable there,
+the single NIC is wrong, or it is the first to see a new cable: the next NIC decides. A switch that answers
+from one address has one name for many ports. Two cables at a port, each named by two NICs, reveal such a
+switch, and no cable of its port is doubted. This module is pure.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ UNKNOWN_PORT: Final = "?"
 
 
 class CableVotes:
-    """Counts which NICs name each cable. `doubted` holds cables that only one NIC names, at a port with
-    exactly one confirmed cable."""
+    """Counts the NICs that name each cable.
+
+    `doubted` holds cables that only one NIC names, at a port with exactly one confirmed cable.
+    """
 
     def __init__(self) -> None:
         self.doubted: set[str] = set()
@@ -36,7 +38,7 @@ class CableVotes:
         return self._records.get(cable, {}).keys()
 
     def replace(self, nic: str, before: Collection[str], now: Collection[str]) -> set[str]:
-        """Replace the cables that one record of a NIC names; return the cables whose doubt begins or ends."""
+        """Replace the cables that a NIC's record names; return the cables whose doubt begins or ends."""
         touched: set[str] = set()
         for cable in before:
             if cable not in now:

@@ -16,7 +16,7 @@ SINCE: Final = "{since}"
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRef:
-    """A record that supports a detection. `at_ns`: its log append time."""
+    """A reference to a record that supports a detection. `at_ns`: the record's log append time."""
 
     topic: str
     key: str
@@ -26,7 +26,7 @@ class EvidenceRef:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """A fault state that begins, becomes better known, or ends. Times are ns of log append time."""
+    """The begin, an update or the end of a fault state. Times are ns of log append time."""
 
     kind: AlertKind
     subject: str

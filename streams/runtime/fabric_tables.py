@@ -16,11 +16,11 @@ from streams.runtime.tables import ClockTable, GlobalTable, Inventory
 
 
 class FabricTables:
-    """The topology, and the tables that whole topics fill: inventory, clocks, routes, configuration, flows.
+    """The topology, and the tables filled from whole topics: inventory, clocks, routes, configuration, flows.
 
-    `positions` maps each topic and partition to the next offset that the tables will take. The result depends
+    `positions` maps each topic and partition to the next offset that the tables will take. The tables depend
     on the order in which topics are read: a report of a NIC that the inventory lacks is refused. So a replay
-    repeats the order that a list of `moves` recorded.
+    reads in the order that a list of `moves` recorded.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class FabricTables:
 
     @property
     def tables(self) -> Sequence[GlobalTable]:
-        """The tables that topics fill."""
+        """The tables that are filled from topics."""
         return self.inventory, self.clocks, self.routes, self.config, self.flows
 
     def moves(self, topics: Iterable[str]) -> list[tuple[Place, int]]:
-        """Return a list to which all later changes of these topics' positions are added.
+        """Return a list to which each later change of these topics' positions is added, with its partition.
 
         The caller empties the list. A topic without a table has no positions here.
         """

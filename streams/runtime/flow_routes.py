@@ -23,14 +23,14 @@ ACK: Final = "ACK"
 
 
 class FlowRoute(NamedTuple):
-    """The links of a flow's data and of its acknowledgements, in order; `reverse` is empty if unknown."""
+    """The links of a flow's data and of its acknowledgements, in order. `reverse` is empty if unknown."""
 
     links: Links
     reverse: Links = ()
 
     @property
     def all_links(self) -> Links:
-        """All links that the flow depends on."""
+        """All links that the flow's data or its acknowledgements cross."""
         return self.links + self.reverse
 
 
@@ -80,7 +80,7 @@ class FlowRouteTable(GlobalTable):
             self._routes.pop((*ends, peer_port), None)
 
     def of(self, nic: str, peer: str, peer_port: int) -> Mapping[int, FlowRoute]:
-        """Return the route of each source port for flows from `nic` to a port of `peer`; empty if unknown."""
+        """Return, by source port, the route of flows from `nic` to port `peer_port` of `peer`; or {}."""
         routes = self._routes.get((nic, peer, peer_port))
         if routes is None:
             there = self._traced.get((nic, peer))

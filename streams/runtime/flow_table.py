@@ -38,7 +38,7 @@ MAX_RATE_BPS: Final = 1e15
 
 
 class Paths(Protocol):
-    """The part of `RouteTable` that this module uses."""
+    """The part of the interface of `RouteTable` that this module uses."""
 
     version: int
 
@@ -195,7 +195,7 @@ class LiveFlows:
     def take(self, report: Report, append_ns: int) -> None:
         """Add a report with its append time.
 
-        The report is applied once `advance` reaches this time, or `APPLY_AFTER_NS` later.
+        The report is applied once `advance` reaches its append time, or `APPLY_AFTER_NS` later.
         """
         last_ns, self._taken_ns[report.host] = self._taken_ns.get(report.host), append_ns
         if last_ns is not None and append_ns < last_ns - STEP_NS and append_ns < self._newest_ns - STEP_NS:
@@ -309,7 +309,7 @@ class LiveFlows:
             self._flows_on.setdefault(link, {})[flow.flow_id] = flow
 
     def _likely(self, nic: str, peer: str) -> dict[str, float]:
-        """Return, by link, the probability from probe routes that a flow between two NICs crosses it."""
+        """Return, by link, the probability that a flow between two NICs crosses it, from probed routes."""
         routes = {route.links for route in self._paths.paths(nic, peer).values() if route.complete}
         shares: dict[str, float] = {}
         for links in sorted(routes):

@@ -13,7 +13,7 @@ Days = Annotated[int, Field(ge=1, le=3650)]
 
 
 class RetentionSettings(StrictModel):
-    """Days for which each table keeps its rows."""
+    """Number of days for which each table keeps its rows."""
 
     delays_days: Days = Field(
         default=2, description="days of path delays: one row a nic, peer, path and window"

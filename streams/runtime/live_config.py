@@ -31,7 +31,7 @@ class LiveConfig(GlobalTable):
         self._thresholds: dict[str, Thresholds] = {}
 
     def remove(self, key: str) -> None:
-        """Remove the record of a host."""
+        """Remove the record of a host, or of `*`."""
         if self._records.pop(key, None) is not None:
             self._changed()
 

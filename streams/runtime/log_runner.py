@@ -51,7 +51,7 @@ def earliest(starts: Iterable[Mapping[Topic, Start]]) -> dict[Topic, Start]:
 
 
 class LogRunner:
-    """Runs one operator of a stage from its begin on. Offered messages wait until their log time."""
+    """Runs one operator of a stage from its start. Offered messages wait until their log time."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class LogRunner:
     def offer(self, message: Message) -> None:
         """Add a message of an input, a table or a restored topic; offsets must ascend within a partition.
 
-        A message with an offset below 0 is taken when the operator begins.
+        A message with an offset below 0 is taken when the operator starts.
         """
         raise NotImplementedError
 
@@ -203,7 +203,7 @@ class TimedRunner(LogRunner):
 
 
 class StepRunner(LogRunner):
-    """Runs the operator of a recording. The constructor and `run` raise MissingSteps or BadSteps.
+    """Replays an operator from a recording. The constructor and `run` raise MissingSteps or BadSteps.
 
     All offered messages stay in memory until their step: each table decides which messages it needs.
     """
@@ -295,7 +295,7 @@ class StepRunner(LogRunner):
             self._step = next(self.recording.steps, None)
 
     def _can_begin(self, mark_ns: int) -> bool:
-        """Return whether restored records and all messages before the first step have been offered."""
+        """Return whether all restored records and all messages before the first step have been offered."""
         restored = self.recording.epoch.restored.items()
         has_past = (
             mark_ns >= self.recording.from_ns

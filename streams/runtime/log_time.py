@@ -24,7 +24,7 @@ the partition may be read late."""
 
 
 class LogClock:
-    """An estimate of the log's clock from append times: behind by the last minute's smallest delay.
+    """An estimate of the log's clock from append times; it is behind by the last minute's smallest delay.
 
     An append time plus the time since its observation can only be behind the log's clock, so the greatest
     sum is the best estimate. Observations are dropped after one to two spans. If all observations of a second
@@ -90,8 +90,8 @@ class LogClock:
 class SteadyTime:
     """Steady time of one partition: append time plus a correction, which is 0 until append time steps.
 
-    If append time gains `return_ns` on the reader's clock after a step, the step counts as taken back. None:
-    a late reader may gain that much, so only a jump does.
+    If append time then gains more than `return_ns` on the reader's clock, the step counts as undone. None: a
+    late reader may see such a gain, so only a jump of append time undoes the step.
     """
 
     def __init__(self, return_ns: int | None = None) -> None:
@@ -176,7 +176,7 @@ class LogTime:
     def fabric_ns(self, log_ns: int, log_offset_ns: int, monotonic_ns: int) -> int:
         """Return fabric time when the log's clock is at `log_ns`.
 
-        `log_offset_ns`: fabric time minus append time, as last published. Append time steps at once, and this
-        offset follows some seconds later; fabric time continues steadily.
+        `log_offset_ns`: fabric time minus append time, as last published. When append time steps, this offset
+        follows some seconds later; fabric time continues steadily meanwhile.
         """
         return self.now_ns(log_ns, monotonic_ns) + self.offset_ns(log_offset_ns, monotonic_ns)

@@ -53,7 +53,7 @@ class Lossy:
     """One lossy element. `aliased`: elements with the same paths. `paths`: number of paths with losses.
 
     `classes`: rates by traffic class, if several are probed. If only some classes are lossy, the fields from
-    `rate` to `requests` are those of the class that loses most.
+    `rate` to `requests` hold the values of the class that loses most.
     """
 
     element: int
@@ -68,7 +68,7 @@ class Lossy:
 
     @property
     def lossy_dscps(self) -> frozenset[int]:
-        """DSCPs of the classes that lose packets while others do not."""
+        """DSCPs of the classes that lose packets while other classes do not."""
         return frozenset(traffic_class.dscp for traffic_class in self.classes if traffic_class.is_lossy)
 
 

@@ -71,7 +71,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A topic whose messages a stage's operators take."""
+    """A topic from which a stage's operators take messages, and where reading starts."""
 
     topic: Topic
     start: Callable[[int, FabricTables], Start] | None = None
@@ -164,7 +164,7 @@ class Operator:
         """Last known end offset of the owner's partition; the runner sets it, None in a replay."""
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Continue from the records that earlier owners published."""
+        """Restore the state from the records that earlier owners published."""
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
         """Take the next messages of the inputs. Messages of a partition come in order.
@@ -178,7 +178,7 @@ class Operator:
                 self.rejected.append((message, error))
 
     def take_one(self, message: Message, tables: FabricTables) -> None:
-        """Take the next message. Raises one of `DATA_ERRORS` if it cannot be used."""
+        """Take the next message. Raises one of `DATA_ERRORS` if the message cannot be used."""
         raise NotImplementedError
 
     def due_ns(self) -> int:
@@ -205,7 +205,7 @@ class Operator:
         return ""
 
     def close(self, tables: FabricTables) -> None:
-        """Release views of tables: the operator's partition was revoked."""
+        """Release the operator's views of tables, because its partition was revoked."""
 
     def keep_up(self, spent_ns: int, waited_ns: int) -> None:
         """Adapt to the machine's speed. `spent_ns`: duration of work; `waited_ns`: age of messages."""

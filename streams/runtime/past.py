@@ -23,7 +23,7 @@ class PastMessages:
         self._newest: dict[object, Message] = {}
 
     def add(self, message: Message) -> None:
-        """Keep a message, and drop the message of the same key if only the last one is restored."""
+        """Keep a message; if only the last one of a key is restored, drop the previous message of the key."""
         if not self._restore.last_per_key:
             self._all.append(message)
         elif message.value is None:
@@ -45,7 +45,7 @@ def past_of(
 ) -> Past:
     """Return the messages that an owner restores when it begins at `log_ns`. `messages`: by topic.
 
-    `ends`: end offset of each partition, if it is not just after the last message.
+    `ends`: end offset of each partition whose end is not just after its last message.
     """
     past: dict[str, Sequence[Message]] = {}
     for restore in restores:

@@ -30,7 +30,7 @@ ANSWER: Final = "ANSWER"
 
 
 class Route(NamedTuple):
-    """The known links of one path, in order, and how reliable they are."""
+    """The known links of one path, in order, whether they are all, and the time of the trace."""
 
     links: Links
     complete: bool
@@ -55,13 +55,13 @@ Routes = dict[tuple[str, int], Route]
 
 @lru_cache(maxsize=65_536)
 def is_link(name: str) -> bool:
-    """Return whether a name has the form of a directed link's id."""
+    """Return whether a name has the format of a directed link's id."""
     near, _, far = name.partition(">")
     return ">" not in far and all(all(end_parts(end)) for end in (near, far))
 
 
 def pair_key(nic: str, peer: str) -> str:
-    """Return the key of a directed pair in `fabric.paths`."""
+    """Return the key of a directed NIC pair in `fabric.paths`."""
     return f"{nic}>{peer}"
 
 
@@ -133,7 +133,7 @@ class RouteTable(GlobalTable):
         return copy
 
     def _vote(self, pair: Pair, routes: Routes | None, append_ns: int) -> set[Pair]:
-        """Count the cables of a pair's new record, not of its last; return the pairs whose doubts change."""
+        """Count the cables of a pair's new record instead of its last; return pairs with changed doubts."""
         before = _cables(self._record_of(pair)) if pair in self._voted_ns else set()
         self._voted_ns.pop(pair, None)
         if routes is not None:
@@ -177,7 +177,7 @@ class RouteTable(GlobalTable):
             self._note(pair)
 
     def _pairs_over(self, cables: Collection[str]) -> set[Pair]:
-        """Return the pairs whose records name any of these cables."""
+        """Return the NIC pairs whose records name any of these cables."""
         nics = {nic for cable in cables for nic in self._votes.nics_of(cable)}
         pairs = [(nic, peer) for nic in nics for peer in self._peers.get(nic, ())]
         return {pair for pair in pairs if not _cables(self._record_of(pair)).isdisjoint(cables)}
@@ -207,7 +207,7 @@ class RouteTable(GlobalTable):
         )
 
     def _one(self, value: Any) -> Any:
-        """Return one shared object for all equal values: routes of a fleet often repeat a few links."""
+        """Return one shared object for all equal values, because many routes have the same links."""
         return self._names.setdefault(value, value)
 
     def _forget_names(self) -> None:
@@ -248,12 +248,12 @@ class RouteTable(GlobalTable):
         return {self._changed[-n] for n in range(1, count + 1)}
 
     def forward(self, nic: str, peer: str, path: int) -> Links:
-        """Return the links of requests from `nic` to `peer`, in order; empty if not all are known."""
+        """Return the links of requests from `nic` to `peer`, in order; empty if any link is unknown."""
         of_pair = self._whole.get((nic, peer))
         return of_pair.get((REQUEST, path), ()) if of_pair is not None else ()
 
     def reverse(self, nic: str, peer: str, path: int) -> Links:
-        """Return the links of `peer`'s answers to `nic`, in order; empty if not all are known."""
+        """Return the links of `peer`'s answers to `nic`, in order; empty if any link is unknown."""
         of_pair = self._whole.get((peer, nic))
         return of_pair.get((ANSWER, path), ()) if of_pair is not None else ()
 
@@ -271,7 +271,7 @@ class RouteTable(GlobalTable):
         return of_pair.get((leg, path), NO_ROUTE) if of_pair is not None else NO_ROUTE
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return every directed pair."""
+        """Return every directed NIC pair with a known route."""
         return list(self._pairs)
 
     def paths(self, nic: str, peer: str) -> dict[tuple[str, int], Route]:
@@ -290,7 +290,7 @@ def _cables(routes: Routes) -> set[str]:
 
 
 def _without(route: Route, doubted: Set[str]) -> Route:
-    """Return a route without its doubted cables; if it had any, it is marked as incomplete."""
+    """Return a route without its doubted cables; if one was removed, the route is marked as incomplete."""
     links = tuple(link for link in route.links if cable_id(link) not in doubted)
     return route if links == route.links else route._replace(links=links, complete=False)
 

@@ -1,4 +1,4 @@
-"""Finds dead switches by shared risk: members that fail together at one node have one cause.
+"""Finds dead switches by shared risk: members (cables or NICs) that fail together at one node have one cause.
 
 Three callers use this rule with their own limits. Probe evidence groups silent cables, and NICs that stop
 answering. Alerts group cables that are DOWN.
@@ -27,7 +27,7 @@ class SharedRiskRules:
     """Smallest share of the node's members that must have failed."""
 
     def has_enough(self, failed: int, members: int = 0) -> bool:
-        """Return whether `failed` failures indicate one cause. `members`: of the node; 0 if unknown."""
+        """Return whether `failed` of a node's `members` (0 if unknown) indicate one common cause."""
         return failed >= max(self.min_members, members * self.min_share)
 
 
@@ -40,7 +40,7 @@ DOWN_CABLES: Final = SharedRiskRules(min_members=3, window_ns=2 * NS_PER_S, min_
 
 
 def group_by_node(failed: Iterable[tuple[Member, Iterable[str]]]) -> dict[str, set[Member]]:
-    """Return, by node, its failed members. `failed` gives each member with its nodes."""
+    """Return, for each node, its failed members. `failed`: each failed member with its nodes."""
     groups: dict[str, set[Member]] = {}
     for member, nodes in failed:
         for node in nodes:

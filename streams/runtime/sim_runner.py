@@ -2,8 +2,8 @@
 
 The log's time passes from one event to the next: a message is appended, or an operator is due. So the result
 does not depend on the number of calls in which time passes. All messages of one moment are taken together,
-like the messages that a worker has read. Then the operators advance in the order of their stages and
-partitions: as-read operators after each take, all others when they are due.
+like the messages that a worker reads in one batch. Then the operators advance in the order of their stages
+and partitions: as-read operators after each take, all others when they are due.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SimOutput(NamedTuple):
 
 
 class _Running:
-    """One operator. `owner_place`: its owner topic partition; `delay_ns`: its lag behind the log's clock."""
+    """One operator. `owner_place`: its owner topic's partition; `delay_ns`: lag behind the log's clock."""
 
     def __init__(
         self, stage: Stage, operator: Operator, owner_place: Place, delay_ns: int, now_ns: int
@@ -90,7 +90,7 @@ class _Running:
             self.operator.take(messages, tables)
 
     def _needed_again(self, stage_input: Input, now_ns: int, tables: FabricTables) -> list[Message]:
-        """Return the kept messages that an owner which begins at `now_ns` would read."""
+        """Return the kept messages that an owner would read that begins at `now_ns`."""
         start = None if stage_input.start is None else stage_input.start(now_ns, tables)
         since_ns = (start.since_ns or 0) if start else 0
         return [message for message in self._kept[stage_input.topic.name] if message.append_ns >= since_ns]
@@ -170,7 +170,7 @@ class SimRunner:
         self.append(Message(at_ns, output.topic.name, partition, -1, output.key, value))
 
     def append(self, message: Message) -> None:
-        """Append a recorded message at its append time; an offset below 0 is replaced by the next one."""
+        """Append a recorded message at its append time; replace an offset below 0 by the next free offset."""
         if message.append_ns < self.now_ns:
             message.append_ns = message.log_ns = self.now_ns
         if self.tap is not None:

@@ -123,7 +123,7 @@ class StepLog:
         return at_us * NS_PER_US
 
     def note_idle(self) -> None:
-        """Mark the last advance as without effect: its messages may be merged with those of the next step."""
+        """Mark the last advance as without effect, so that its messages can be merged into the next step."""
         if not self._elapsed_us:
             return  # its record was published while it worked
         has_choices = bool(self._choices) and self._choices[-1]["step"] == self._count - 1
@@ -136,7 +136,7 @@ class StepLog:
         return not has_choices and all(number == self._numbers.get(self._owner) for number, _ in moves)
 
     def _extend(self, at_us: int, moves: Sequence[tuple[int, int]]) -> None:
-        """Move the last step, which had no effect, to `at_us`, and add the numbers of messages in `moves`."""
+        """Move the last step, which had no effect, to `at_us`, and add message counts (`moves`) to it."""
         self._elapsed_us[-1] += at_us - self._last_us
         for number, messages in moves:
             if self._moved[-1]:
@@ -232,7 +232,7 @@ def epoch_of(record: Steps) -> Epoch:
 
 
 class StepReader:
-    """Converts records of one operator and epoch, in order, to steps, from any self-contained record on."""
+    """Converts an operator's records of an epoch, in order, to steps, from any self-contained record on."""
 
     def __init__(self) -> None:
         self._begin()
@@ -360,7 +360,7 @@ def recording_of(records: Iterable[Steps], from_ns: int = 0) -> Recording:
 
 
 def check_times(record: Steps, append_ns: int) -> None:
-    """Raise BadSteps if times in a record are implausibly far from its append time, `append_ns`."""
+    """Raise BadSteps if times in a record are implausibly far from its append time `append_ns`, ns."""
     steps_ns = [at_us * NS_PER_US for at_us in accumulate(record["elapsed_us"], initial=record["begin_us"])]
     begin_ns = record["epoch"] * NS_PER_MS
     if max(begin_ns, *steps_ns) > append_ns + AHEAD_NS or any(

@@ -1,7 +1,7 @@
 """Finds names that belong to one switch: a path enters a switch by one name and leaves it by another.
 
-Several leaves may answer from one address, the anycast gateway of their hosts. Then a path leads from that
-address over other switches back to it. Such a leaf is named by the address and the NIC.
+Several leaves may answer from one address, the anycast gateway of their hosts. Then a path leads from this
+address over other switches back to the same address. Such a leaf is named by the address and the NIC.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SwitchNames(NamedTuple):
     """Addresses at both ends of the route."""
 
     def union(self, other: SwitchNames) -> SwitchNames:
-        """Return the names of this route and of another."""
+        """Return the names found on this route and on the route of `other`."""
         return SwitchNames(self.joins | other.joins, self.leaves | other.leaves, self.anycast | other.anycast)
 
 
@@ -106,7 +106,7 @@ def is_address(node: str) -> bool:
 
 
 def by_name(name: str) -> tuple[int, Any]:
-    """Return a sort key: names in natural order, then addresses by value, so a switch gets its name."""
+    """Return a sort key: names in natural order before addresses, so that a switch is called by a name."""
     if AT in name:
         return 2, natural(name)
     address = address_of(name)

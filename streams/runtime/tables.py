@@ -51,7 +51,7 @@ class GlobalTable:
     def take_message(
         self, message: Message, registry: codec.Registry | None = None, append_ns: int | None = None
     ) -> None:
-        """Apply a message. `append_ns`: its time, if not the log's. Raises BadRecord if it is invalid."""
+        """Apply a message. `append_ns`: append time to use in place of the log's. Raises BadRecord."""
         if message.value is not None:
             record = message.decoded(self.topic, registry)
             self.apply(record, message.append_ns if append_ns is None else append_ns)
@@ -257,7 +257,7 @@ class ClockTable(GlobalTable):
     def lost_ns(self, shard: str, log_ns: int) -> int:
         """Return how far a simulated shard's time fell behind the log's clock since the newest window, ns.
 
-        `log_offset_ns` was measured in that window, so the present fabric time is earlier by this time.
+        `log_offset_ns` was measured in that window, so the present fabric time is earlier by the result.
         """
         if self._solved_log_ns is None:
             return 0

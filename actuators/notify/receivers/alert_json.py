@@ -66,7 +66,7 @@ def annotations_of(alert: Alert, context: Context) -> dict[str, str]:
 
 
 def time_json(at_ns: int) -> str:
-    """Return a time as RFC 3339, with ns."""
+    """Format a time as RFC 3339, with ns."""
     seconds, rest_ns = divmod(at_ns, NS_PER_S)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
 

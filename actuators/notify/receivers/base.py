@@ -44,7 +44,7 @@ class Receiver(Protocol):
 
 
 def address_of(settings: ReceiverSettings) -> str:
-    """Return the receiver's address from the settings or its file. Raises a ValueError that omits it."""
+    """Return the receiver's address from the settings or its file. A ValueError text omits the address."""
     if settings.url_file is None:
         if not settings.url or settings.type == "apprise":
             raise ValueError(

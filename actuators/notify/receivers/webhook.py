@@ -76,6 +76,6 @@ def _alert_row(alert: Alert, context: Context, now_ns: int) -> dict[str, Any]:
 
 
 def _common(rows: list[dict[str, str]]) -> dict[str, str]:
-    """Return the entries that all rows share."""
+    """Return the labels or annotations that all rows share."""
     first = rows[0] if rows else {}
     return {name: text for name, text in first.items() if all(row.get(name) == text for row in rows)}

@@ -144,7 +144,7 @@ class ElementTable:
         return is_among
 
     def reporting_nics(self, since_ns: int) -> int:
-        """Return the number of NICs with an event after `since_ns`; each sends one a second."""
+        """Return the number of NICs with an event after `since_ns`; a live NIC sends an event each second."""
         return int(np.count_nonzero(self.nic_event_ns > since_ns))
 
 

@@ -1,8 +1,8 @@
 """The time of a shard's evidence: log time minus the time during which all its hosts stood still.
 
 A simulated fleet may run slower than the log's clock, and the log may stall while all agents wait. Neither
-silences a NIC. So evidence time falls as far behind log time as the evidence of most NICs does, and
-detectors measure silence, pauses and loss rates in the hosts' own time.
+means that NICs are silent. So evidence time falls as far behind log time as the evidence of most NICs does,
+and detectors measure silence, pauses and loss rates in the hosts' own time.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class EvidenceTime:
         return log_ns - self.lost_ns
 
     def may_follow(self, moved_ns: int) -> bool:
-        """Return whether to adopt a move of fabric time by `moved_ns`; not if hosts are only behind."""
+        """Return whether to adopt a jump of fabric time by `moved_ns`, unless the cause is that hosts lag."""
         is_in_time = not self.lost_ns and moved_ns >= -LATE_NS
         return is_in_time or abs(moved_ns + self.lost_ns) > MAX_LOST_NS
 
     def note(self, log_ns: int, event_ns: int) -> None:
-        """Note an event: its append time `log_ns`, and `event_ns`, its time by its NIC's clock model."""
+        """Note an event's append time `log_ns`, and its own time `event_ns` from its NIC's clock model."""
         self._lags.append((log_ns, log_ns - event_ns))
         while self._lags[0][0] < log_ns - WINDOW_NS:
             self._lags.popleft()

@@ -93,7 +93,7 @@ class NicState:
 
 @dataclass(slots=True)
 class Departures:
-    """Paths that no longer cross a link, and when the first and the newest of them left it."""
+    """Paths that no longer cross a link, and the times of the first and the newest such change of a path."""
 
     since_ns: int
     paths: set[int] = field(default_factory=set)
@@ -201,7 +201,7 @@ class PathTable(ElementTable):
     # --------------------------------------------------------------------------------------- rows
 
     def _path(self, nic: NicState, me: int, key: tuple[str, int], now_ns: int, routes: Routes) -> int:
-        """Return the row of a path; add the row and read the path's route if needed."""
+        """Return the row of a path; if the path is new, add its row, and read its route if needed."""
         at = nic.paths.get(key)
         if at is None:
             at = nic.paths[key] = self._free.pop() if self._free else self._new_row()
@@ -234,7 +234,7 @@ class PathTable(ElementTable):
         return self.dscps.index(dscp)
 
     def forget_paths(self, before_ns: int) -> None:
-        """Forget paths without an event since `before_ns`: probing of a flow's path ends with the flow."""
+        """Forget paths without an event since `before_ns`, such as the paths of flows that have ended."""
         old = (self.path_event_ns[: self.paths] < before_ns) & (self.rows[: self.paths, 0] != NOTHING)
         if not old.any():
             return
@@ -252,7 +252,7 @@ class PathTable(ElementTable):
     # --------------------------------------------------------------------------------------- routes
 
     def _follow(self, now_ns: int, routes: Routes) -> None:
-        """Read the routes that changed, before the next report about their paths."""
+        """Read changed routes at once, instead of waiting for the next report about their paths."""
         if routes.version == self._followed:
             return
         pairs = routes.changed(self._followed)
@@ -311,8 +311,8 @@ class PathTable(ElementTable):
     def _has_port_of(self, new: int, old: int) -> bool:
         """Return whether the link `new` uses a port that the link `old` used until now.
 
-        Links in use at the same time share no port, even if their ends have the same name: if switches do not
-        report their ports, several links have one name.
+        Two links in use at the same time share no port, even if their ends have the same name. If switches do
+        not report their ports, several links have one name.
         """
         (near, _, far), (a, _, b) = self.names[new].partition(">"), self.names[old].partition(">")
         if (near == a) == (far == b):

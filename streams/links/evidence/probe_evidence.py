@@ -1,8 +1,8 @@
 """Probe evidence of one shard in arrays, by path, link and NIC.
 
-`Evidence` ingests `LinkEvent` records in log order. It keeps the newest answer of each element, the loss
-streak of each path, and settled losses and answers of a sliding window. The localisers (localise/) draw
-conclusions from it.
+`Evidence` ingests `LinkEvent` records in log order. It keeps the newest answer of each element and the loss
+streak of each path. In a sliding window it counts answers, and losses that a later answer followed
+('settled'). The localisers (localise/) draw conclusions from it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Evidence(PathTable):
         self._cpu_starved_next[me] = True
 
     def _time_of(self, nic: NicState, name: str, clock_ns: int, append_ns: int) -> int:
-        """Convert an event's time to the log's clock, and note whether the conversion jumped."""
+        """Convert an event's time to the log's clock, and note if the result jumps against earlier events."""
         at_ns = self._converted(nic, name, clock_ns, append_ns)
         offset_ns = at_ns - clock_ns
         if nic.offset_ns is not None and offset_ns - nic.offset_ns > TIME_JUMP_NS:
@@ -262,7 +262,7 @@ class Evidence(PathTable):
         self._delayed_at_ns = max(self._delayed_at_ns, now_ns)
 
     def _note_losses(self, at: NDArray[np.intp]) -> None:
-        """Note the new losses of paths on each element crossed, and whether the losses end a pause."""
+        """Note the new losses of paths on each element that they cross, and pauses that the losses end."""
         if not len(at):
             return
         rows = self.rows[at]
@@ -317,7 +317,7 @@ class Evidence(PathTable):
             self.class_unsettled[at] = pending * np.minimum(share, 1)[:, None]
 
     def _class_reports(self, paths: list[PathEvidence]) -> Int64s | None:
-        """Return [3, len(paths), C] losses, answers, spurious losses by class; None without classes."""
+        """Return [3, len(paths), C] losses, answers and spurious losses by class; None without any class."""
         rows = [(at, self._class(c["dscp"]), c) for at, report in enumerate(paths) for c in report["classes"]]
         if not rows:
             return None
@@ -330,7 +330,7 @@ class Evidence(PathTable):
     def _count_classes(
         self, at: NDArray[np.intp], classes: Int64s, settled: Int64s, counted: Bools, bucket: int
     ) -> None:
-        """Divide each path's settled losses [len(at)] among its classes, in proportion to unsettled ones."""
+        """Divide each path's losses [len(at)] among its traffic classes, by the open losses of each class."""
         pending = self.class_unsettled[at] + classes[0]
         share = np.minimum(settled / np.maximum(pending.sum(axis=1), 1), 1)
         self.class_lost[at, :, bucket] += pending * share[:, None] - classes[2] * counted[:, None]
@@ -379,7 +379,7 @@ class Evidence(PathTable):
             counts[:] = 0
 
     def counts(self, now_ns: int, parts: int = WINDOW_PARTS) -> tuple[Int64s, Int64s]:
-        """Return [P] settled losses, and [P] answers, in the newest `parts` of the window.
+        """Return [P] losses that ended with an answer, and [P] answers, in the newest `parts` of the window.
 
         Leave out the parts in which the host at either end of the path was short of CPU.
         """
@@ -391,21 +391,21 @@ class Evidence(PathTable):
         return lost, answered
 
     def class_counts(self, now_ns: int, parts: int) -> tuple[Float64s, Float64s]:
-        """Return [P, C] settled losses, and answers, by traffic class, in the parts that `counts` uses."""
+        """Return [P, C] losses and [P, C] answers by traffic class, counted in the same parts as `counts`."""
         used = self._used_parts(now_ns, parts)[:, None]
         lost: Float64s = np.maximum((self.class_lost[: self.paths] * used).sum(axis=2), 0)
         answered: Float64s = (self.class_answered[: self.paths] * used).sum(axis=2)
         return lost, answered
 
     def _used_parts(self, now_ns: int, parts: int) -> Bools:
-        """Return a mask [P, WINDOW_PARTS] of the newest `parts` in which both ends had enough CPU."""
+        """Return a mask [P, WINDOW_PARTS] of the newest `parts` in which both hosts had enough CPU."""
         newest = self._roll(now_ns)
         short_of_cpu: Bools = self.cpu_starved[self.rows[: self.paths, :2]]
         used: Bools = ~short_of_cpu.any(axis=1) & _newest_parts(newest, parts)
         return used
 
     def totals_over(self, element: int, parts: int) -> tuple[int, int]:
-        """Return the settled losses and the answers of all paths over an element, in the newest `parts`."""
+        """Return the losses and the answers of all paths over an element, in the newest `parts`."""
         used = _newest_parts(self._bucket % WINDOW_PARTS, parts)
         paths = self.paths_over(element)
         return int(self.lost[paths][:, used].sum()), int(self.answered[paths][:, used].sum())
@@ -439,6 +439,6 @@ def _columns(paths: list[PathEvidence]) -> _PathReports:
 
 
 def _newest_parts(newest: int, parts: int) -> Bools:
-    """Return a mask [WINDOW_PARTS] of the last `parts` parts of the ring up to `newest`."""
+    """Return a mask [WINDOW_PARTS] of the last `parts` parts of the window up to part `newest`."""
     is_newest: Bools = (newest - np.arange(WINDOW_PARTS)) % WINDOW_PARTS < parts
     return is_newest

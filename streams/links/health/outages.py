@@ -1,4 +1,4 @@
-"""Counts short outages of lossy links, during which routing bypasses the link or few probes cross it."""
+"""Counts short outages of lossy links: pauses in which routing bypasses the link, or few probes cross it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streams.links.rules import PAUSE_LOSSES, WINDOW_PARTS
 
 
 def count_outages(table: SubjectTable, s: Subject, faults: LossyFaults, now_ns: int) -> None:
-    """Count a flap of a lossy subject if its losses resumed after a pause that is too long for chance."""
+    """Count a flap of a lossy subject if its losses resumed after a pause that is too long to be chance."""
     evidence = table.evidence
     for element, lossy in [
         (element, faults.by_element[element]) for element in s.grey if element in faults.by_element

@@ -16,7 +16,7 @@ from streams.links.rules import GUARD_NS, LOSS_MARGIN, RECENT_NS, RETRACT_NS, SU
 def revive_subjects(
     table: SubjectTable, is_member: Callable[[str], bool], suspects: NDArray[np.intp], now_ns: int
 ) -> list[Subject]:
-    """End the outages that are over; return the subjects that answer but are not yet up for long enough."""
+    """End the outages that are over; return the subjects that answer again, but not for long enough yet."""
     _end_suppression(table, now_ns)
     for s in [s for s in table.by_name.values() if s.dead]:
         if s.kind == HealthKind.HOST:
@@ -37,7 +37,7 @@ def _end_suppression(table: SubjectTable, now_ns: int) -> None:
 
 
 def _mark_new_nics(table: SubjectTable, is_member: Callable[[str], bool], s: Subject) -> None:
-    """Mark as dead the NICs of a dead host that became known after it died."""
+    """Mark as dead the NICs of a dead host that became known only after the host died."""
     evidence = table.evidence
     for nic in nics_of_host(evidence, is_member, s.name):
         if nic not in s.dead and not evidence.down[nic] and evidence.last_answer_ns[nic] <= s.since_ns:
@@ -78,7 +78,7 @@ def _alive_since_ns(
 def _has_new_losses(
     table: SubjectTable, s: Subject, element: int, suspects: NDArray[np.intp], now_ns: int
 ) -> bool:
-    """Return whether losses after an element's first answer show that it is still dead."""
+    """Return whether losses after an element's first new answer show that the element is still dead."""
     evidence = table.evidence
     answer_ns, first_ns = int(evidence.last_answer_ns[element]), s.reviving[element]
     rows = evidence.rows[suspects]

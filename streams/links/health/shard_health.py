@@ -1,4 +1,4 @@
-"""Link health of one shard: the state of each link, NIC and host: UP, GREY, FLAPPING or DOWN.
+"""Link health of one shard: whether each link, NIC and host is UP, GREY, FLAPPING or DOWN.
 
 `ShardHealth` ingests `LinkEvent` records in log order and returns `LinkHealth` records by subject. A host's
 own carrier report takes precedence. Otherwise the localisers (localise/) find the fewest faults that explain
@@ -148,7 +148,7 @@ class ShardHealth:
         return min([self._wait_ns, self._slow_ns + SLOW_TASKS_NS, *waits, *holds])
 
     def recover(self, records: Iterable[LinkHealth]) -> None:
-        """Restore the state from the last record of each subject of this shard (`LinkHealth`)."""
+        """Restore the state from the last `LinkHealth` record of each subject of this shard."""
         table = self._table
         for record in records:
             if record["shard"] != self.shard:
@@ -197,7 +197,7 @@ class ShardHealth:
         return self._table.take_changes()
 
     def _advance(self, to_ns: int) -> None:
-        """Evaluate at each due time up to `to_ns`, so that results do not depend on the calling times."""
+        """Evaluate at each due time up to `to_ns`, so that results do not depend on when this is called."""
         if not self._evaluated_ns:
             return
         while (due_ns := max(self.due_ns, self._evaluated_ns + EVALUATION_GAP_NS)) <= to_ns:
@@ -296,7 +296,7 @@ class ShardHealth:
     # --------------------------------------------------------------------------------------- ports
 
     def _port_changed(self, nic: str, up: bool, at_ns: int, detected_by: DetectedBy) -> None:
-        """Apply a report that a NIC's own port went up or down to each of its cables."""
+        """Apply a host's report that its NIC's port went up or down to each cable of the NIC."""
         evidence = self.evidence
         me = evidence.index[nic]
         cables: dict[str, list[int]] = {}
@@ -308,7 +308,7 @@ class ShardHealth:
     def _own_cable_changed(
         self, name: str, elements: Sequence[int], nic: str, up: bool, at_ns: int, detected_by: DetectedBy
     ) -> None:
-        """Apply a report about a NIC's own port to one cable. `elements`: the NIC, then the cable's links."""
+        """Apply a host's report about its NIC's port to one cable. `elements`: the NIC, then its links."""
         table = self._table
         s = table.get(name, HealthKind.LINK if len(elements) > 1 else HealthKind.NIC)
         if table.is_settled(s):
@@ -371,7 +371,7 @@ class ShardHealth:
     # --------------------------------------------------------------------------------------- slow tasks
 
     def _run_slow_tasks(self, now_ns: int) -> None:
-        """Age flaps, republish subjects that are not UP, and forget subjects that stay DOWN for long."""
+        """Drop old flaps, republish subjects that are not UP, and forget subjects that stay DOWN for long."""
         self.evidence.forget_paths(now_ns - PATH_KEPT_NS)
         for s in list(self.subjects.values()):
             if self._table.is_settled(s):

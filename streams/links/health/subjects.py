@@ -102,7 +102,7 @@ class SubjectTable:
         self._out: list[Change] = []
 
     def follow_offset(self, offset_ns: int) -> None:
-        """Set fabric time minus evidence time. States in force keep the fabric time at which they began."""
+        """Set fabric time minus evidence time, ns. Present states keep the fabric time of their start."""
         moved_ns, self.log_offset_ns = offset_ns - self.log_offset_ns, offset_ns
         if moved_ns:
             for s in self.by_name.values():
@@ -122,7 +122,7 @@ class SubjectTable:
         return subject
 
     def is_settled(self, s: Subject) -> bool:
-        """Return whether the subject's restored state already includes the present evidence."""
+        """Return whether a subject's state was restored from a record that includes the present evidence."""
         return self.offset <= s.recovered_offset and s.recovered_offset >= 0
 
     # --------------------------------------------------------------------------------------- recovery
@@ -238,7 +238,7 @@ class SubjectTable:
         self.publish(s, now_ns)
 
     def settle(self, s: Subject, now_ns: int, since_ns: int, detected_by: DetectedBy) -> None:
-        """Set a subject's state by its losses, size limits and flaps; only publish a dead subject."""
+        """Set a subject's state by its losses, size limits and flaps, and publish it; dead ones stay DOWN."""
         if s.dead or s.carrier_down:
             self.publish(s, now_ns)
             return
@@ -425,7 +425,7 @@ class SubjectTable:
         return sorted(names[e] for e in s.dead if not self.evidence.is_nic[e])
 
     def _grey_links(self, s: Subject) -> list[str]:
-        """Return a cable's links with losses or a size limit, and those that the same paths cross."""
+        """Return a cable's links that are lossy, may cause the same losses, or have a size limit."""
         evidence = self.evidence
         elements = {e for lossy in s.grey.values() for e in (lossy.element, *lossy.aliased)} | s.grey.keys()
         names = {evidence.names[e] for e in elements if not evidence.is_nic[e] and e != NOTHING}

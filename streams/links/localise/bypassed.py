@@ -37,7 +37,7 @@ from streams.runtime.loss_rates import NOTHING, Bools
 
 
 def localise_bypassed(evidence: Evidence, now_ns: int) -> list[Fault]:
-    """Return the bypassed links; forget old departures."""
+    """Return a fault for each bypassed link; forget departures that are too old."""
     if not evidence.departures:
         return []
     in_use = evidence.in_use(now_ns - STALE_NS)
@@ -57,7 +57,7 @@ def localise_bypassed(evidence: Evidence, now_ns: int) -> list[Fault]:
 
 
 def _empty_links(evidence: Evidence, in_use: Bools, at_nics: set[int], now_ns: int) -> dict[int, set[int]]:
-    """Return, by link that no path uses now, the paths that left it; forget old departures."""
+    """Return, for each link that no path uses now, the paths that left it; forget old departures."""
     empty: dict[int, set[int]] = {}
     for link, departures in list(evidence.departures.items()):
         is_old = now_ns - departures.newest_ns > DEPARTED_KEPT_NS

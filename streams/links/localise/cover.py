@@ -50,7 +50,7 @@ class Suspicion:
         return element if score[element] > 0 else NOTHING
 
     def of(self, element: int) -> NDArray[np.intp]:
-        """Return the positions in `paths` of the paths whose losses count against an element."""
+        """Return the positions in `paths` of the paths with losses that count against an element."""
         return np.flatnonzero(((self.rows == element) & (self.losses > 0)).any(axis=1))
 
     def total(self, element: int) -> int:
@@ -58,7 +58,7 @@ class Suspicion:
         return int(self.losses[self.rows == element].sum())
 
     def rivals(self, element: int, margin: int) -> list[int]:
-        """Return the other elements that explain the losses of `element`, all but fewer than `margin`."""
+        """Return the other elements that explain all losses of `element`, or all but fewer than `margin`."""
         crossing = self.of(element)
         rows, losses = self.rows[crossing], np.minimum(self.losses[crossing], MAX_PATH_LOSSES)
         own = int(losses[rows == element].sum())
@@ -152,7 +152,7 @@ def cables_needed(losses: Int64s, crossing: NDArray[np.bool_], margin: int) -> i
 
 
 def _between(evidence: PathTable, paths: NDArray[np.intp]) -> tuple[Int64s, Int64s]:
-    """Return [S] start and [S] end, ns, of the time in which both NICs of each path were healthy."""
+    """Return [S] the start and [S] the end, ns, of the period in which both NICs of a path were healthy."""
     ends = evidence.rows[paths][:, :2]
     event_ns, first = evidence.path_event_ns[paths], evidence.first_lost_ns[paths]
     floor = np.maximum(evidence.exempt_ns[ends].max(axis=1), evidence.path_answer_ns[paths])

@@ -42,7 +42,7 @@ class Dead(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """No decision yet. `until_ns`: time at which the present evidence may suffice, else `NEVER_NS`."""
+    """No decision yet. `until_ns`: time at which the present evidence may suffice, or `NEVER_NS`."""
 
     until_ns: int
 
@@ -109,7 +109,7 @@ def _has_few_paths(evidence: Evidence, paths: NDArray[np.intp]) -> bool:
 
 
 def silence_ns(evidence: Evidence, thresholds: Thresholds, now_ns: int, links: int | list[int]) -> int:
-    """Return for how long no answer may cross `links` as a group before they count as dead, ns."""
+    """Return how long a link, or several links together, must pass no answer to count as dead, ns."""
     delayed = int(np.max(evidence.delayed_ns[links])) > now_ns - DELAYED_LINK_NS
     reporting = evidence.reporting_nics(now_ns - DELAYED_KEPT_NS)
     delayed = delayed or evidence.delayed_answers(now_ns) > DELAYED_PER_NIC * reporting
@@ -149,7 +149,7 @@ def _recent_paths(evidence: Evidence, element: int, now_ns: int) -> NDArray[np.i
 
 
 def _share_lost(evidence: Evidence, element: int, now_ns: int, since_ns: int = 0) -> float:
-    """Return the share of an element's recent paths whose newest result is a loss sent since `since_ns`."""
+    """Return the share of an element's recent paths whose newest result is a probe lost after `since_ns`."""
     paths = _recent_paths(evidence, element, now_ns)
     lost = (evidence.loss_streak[paths] > 0) & (evidence.last_lost_ns[paths] >= since_ns)
     return float(lost.mean()) if len(paths) else 0.0

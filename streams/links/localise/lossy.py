@@ -150,7 +150,7 @@ def _rate(
     lost: NDArray[np.float64],
     requests: NDArray[np.float64],
 ) -> ClassRate | None:
-    """Return the loss rate of a class on an element; None if no packet of the class crossed it.
+    """Return the loss rate of a class on an element; None if no packet of the class crossed the element.
 
     `lossy_elements`: lossy elements of the class. `lost`, `requests`: [P] counts of the class.
     """
@@ -207,7 +207,7 @@ def _is_grey(evidence: Evidence, thresholds: Thresholds, lossy: Lossy, now_ns: i
 
 
 def _parts_with_losses(evidence: Evidence, lossy: Lossy, now_ns: int) -> NDArray[np.bool_]:
-    """Return [WINDOW_PARTS] whether any path over the lossy element lost packets in that part."""
+    """Return a mask [WINDOW_PARTS] of the parts in which a path over the lossy element lost packets."""
     paths = evidence.paths_over(lossy.element)
     has_losses: NDArray[np.bool_] = np.asarray((evidence.lost[paths] > 0).any(axis=0))
     short = np.intersect1d(paths, evidence.unsettled_paths(now_ns))

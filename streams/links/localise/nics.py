@@ -96,7 +96,7 @@ def _evaluate_nic(
 
 
 def _port_is_dead(evidence: Evidence, thresholds: Thresholds, suspicion: Suspicion, nic: int) -> bool:
-    """Return whether enough of a NIC's own probes were lost, for long enough, with a healthy agent."""
+    """Return whether enough of a NIC's own probes were lost, for long enough, while its agent was healthy."""
     crossing = suspicion.of(nic)
     lost_ns = int(evidence.last_lost_ns[suspicion.paths[crossing]].max())
     reported_ns = int(evidence.nic_event_ns[nic])
@@ -133,7 +133,7 @@ def _silent_switches(evidence: Evidence, due: Mapping[int, _Cause]) -> Iterator[
 
 
 def _switch_faults(evidence: Evidence, switch: str, nics: set[int]) -> Iterator[Fault] | None:
-    """Return the faults of a dead leaf switch; None if an answer crossed it after `nics` fell silent."""
+    """Return the faults of a dead leaf switch; None if an answer crossed its links after NICs fell silent."""
     last_ns = int(evidence.last_answer_ns[list(nics)].max())
     links = [e for e in evidence.links_at[switch] if evidence.has_answered[e] and not evidence.down[e]]
     if any(evidence.last_answer_ns[e] > last_ns for e in links):

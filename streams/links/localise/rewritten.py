@@ -1,8 +1,8 @@
 """Localises where the network changes the DSCP of probes, so that they use another class's queues.
 
-Each prober reports the DSCP with which its requests and the replies arrive, by path and class. A link or
-switch that changed routes cross, and no unchanged route, may be the place. The fewest places that explain all
-changed routes are published.
+Each prober reports the DSCP with which its requests and the replies arrive, by path and class. Only a link or
+switch that lies on changed routes, and on no unchanged one, may be the place. The fewest places that explain
+all changed routes are published.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class DscpChanges:
             self._paths.setdefault(key, {})[sent] = _Change(arrived, now_ns, now_ns)
 
     def is_due(self, paths: int, now_ns: int) -> bool:
-        """Return whether a search is due; if so, schedule the next one, later if there are more `paths`."""
+        """Return whether a search is due; if so, schedule the next one: the more `paths`, the later."""
         if now_ns < self._due_ns:
             return False
         self._due_ns = now_ns + paths * SEARCH_GAP_NS_PER_PATH

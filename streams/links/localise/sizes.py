@@ -53,7 +53,7 @@ class SizeLimit:
 
     @property
     def text(self) -> str:
-        """The direction and size of the limit as readable text."""
+        """The size limit and what reports it, as readable text."""
         stated = self.router_mtu_bytes
         how = f"a router states an MTU of {stated:,} bytes" if stated else "no router reports it"
         of_class = "" if self.dscp is None else f" of DSCP {self.dscp}"
@@ -84,7 +84,7 @@ class CheckedPath:
 
 
 class PathSizes:
-    """The largest packet that each path of a shard passes. Times are ns of log append time."""
+    """The size of the largest packet that each path of a shard passes. Times are ns of log append time."""
 
     def __init__(self) -> None:
         self._paths: dict[_Key, CheckedPath] = {}
@@ -145,14 +145,14 @@ class PathSizes:
         return limits
 
     def disproves(self, limit: SizeLimit, routes: Routes) -> bool:
-        """Return whether a larger packet has passed a link since its limit was seen."""
+        """Return whether a packet above a link's limit has passed the link since the limit was seen."""
         return any(
             path.passed_bytes > limit.passed_bytes and path.at_ns > limit.since_ns
             for path in self._by_link(routes).get(limit.link, ())
         )
 
     def limited_without_link(self, routes: Routes) -> list[CheckedPath]:
-        """Return the limited paths whose limit no known link explains.
+        """Return the paths with a size limit that no known link explains.
 
         Such a path has a route with gaps, or each of its links passed a larger packet between two checks of
         the path. In the second case, one link name stands for several cables.
@@ -169,7 +169,7 @@ class PathSizes:
         ]
 
     def by_known_link(self, routes: Routes) -> dict[str, list[CheckedPath]]:
-        """Return, by link, the checks of the paths known to cross it, even on incomplete routes."""
+        """Return, for each link, the checks of the paths known to cross it, even on incomplete routes."""
         paths_by_link = self._by_link(routes)
         for key, path in self._paths.items():
             if not routes.forward(*key):
@@ -178,7 +178,7 @@ class PathSizes:
         return paths_by_link
 
     def _by_link(self, routes: Routes) -> dict[str, list[CheckedPath]]:
-        """Return, by link, the size checks of the paths that cross it now and crossed it when checked."""
+        """Return, for each link, the checks of paths that cross the link now and crossed it when checked."""
         paths_by_link: dict[str, list[CheckedPath]] = defaultdict(list)
         for key, path in self._paths.items():
             if path.links and routes.forward(*key) == path.links:
@@ -190,7 +190,7 @@ class PathSizes:
 def _explained_by(
     paths: Iterable[CheckedPath], over: Mapping[str, list[CheckedPath]]
 ) -> dict[str, list[CheckedPath]]:
-    """Return, by link, the paths whose limit it may cause: it has passed no larger packet since."""
+    """Return, for each link, the paths whose size limit it may cause; no larger packet crossed it since."""
     paths_by_link: dict[str, list[CheckedPath]] = defaultdict(list)
     for path in paths:
         for link in dict.fromkeys(path.links):
@@ -209,7 +209,7 @@ def _passed_within(over: Iterable[CheckedPath], limited: CheckedPath) -> bool:
 
 
 def _is_agreed(limited: list[CheckedPath], over: list[CheckedPath]) -> bool:
-    """Return whether enough of the NICs and paths over a link see its limit; a single one may be wrong."""
+    """Return whether enough NICs and paths over a link see its size limit; a single one may be wrong."""
     nics = len({path.key[0] for path in limited}), len({path.key[0] for path in over})
     return nics[0] >= min(MIN_NICS, nics[1]) and len(limited) >= min(MIN_PATHS, len(over))
 

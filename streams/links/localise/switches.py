@@ -27,7 +27,7 @@ from streams.runtime.thresholds import Thresholds
 def localise_switches(
     evidence: Evidence, thresholds: Thresholds, suspects: NDArray[np.intp], now_ns: int
 ) -> Iterator[Fault]:
-    """Yield a fault per cable of each dead switch.
+    """Yield a fault for each cable of each dead switch.
 
     The caller must mark a fault's elements as down before it takes the next fault: later switches depend on
     these marks.

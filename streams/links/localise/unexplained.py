@@ -68,7 +68,7 @@ def place_text(candidates: Sequence[str]) -> str:
 def find_unexplained(
     evidence: Evidence, routes: Routes, topology: Topology, suspects: NDArray[np.intp], now_ns: int
 ) -> Unexplained | None:
-    """Return the dead paths in `suspects` that no dead element explains; None if they are too few."""
+    """Return the dead paths in `suspects` that no dead element explains; None if such paths are few."""
     dead = _lasting(evidence, suspects, now_ns)
     if len(dead) < MIN_PATHS:
         return None
@@ -100,7 +100,7 @@ def blind_share(evidence: Evidence, now_ns: int) -> tuple[int, int]:
 
 
 def _known_dead(evidence: Evidence) -> set[str]:
-    """Return the cables of known dead links and the nodes at their ends, where traces end."""
+    """Return the cables of known dead links, and the nodes at their ends, because traces end there."""
     dead_places: set[str] = set()
     for element in np.flatnonzero(evidence.down[: len(evidence.names)]).tolist():
         name = evidence.names[element]
@@ -154,7 +154,7 @@ def _lives(evidence: Evidence, link: str, now_ns: int) -> bool:
 
 
 def nodes_of(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]:
-    """Yield the switches of a complete route; else each NIC's leaf switch, or the NIC if unknown."""
+    """Yield the switches of a complete route; else each NIC's leaf switch, or the NIC if it has none."""
     if complete and len(links) > 2:
         for link in links[1:-1]:
             yield from (end_parts(end).node for end in link_ends(link))
@@ -169,7 +169,7 @@ def nodes_of(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]
 
 
 def fewest_places(places: list[set[str]]) -> tuple[str, ...]:
-    """Return the fewest places that explain all paths, with equally good ones; empty if too many."""
+    """Return the fewest places that explain all paths, with equally good ones; () if there are too many."""
     fewest: set[str] = set()
     left = [candidates for candidates in places if candidates]
     for _ in range(MAX_PLACES):

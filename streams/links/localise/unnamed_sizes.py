@@ -45,7 +45,7 @@ class UnnamedLimit:
 
 
 def unnamed_limits(sizes: PathSizes, routes: Routes, named: Collection[str]) -> list[CheckedPath]:
-    """Return the limited paths whose limit no known link explains and that cross none of the `named` links.
+    """Return the paths with a size limit that no known link explains, and that cross no `named` link.
 
     `named`: links that are known to drop large packets.
     """
@@ -59,7 +59,7 @@ def unnamed_limits(sizes: PathSizes, routes: Routes, named: Collection[str]) -> 
 def find_unnamed_limit(
     limited: Sequence[CheckedPath], sizes: PathSizes, routes: Routes, topology: Topology, now_ns: int
 ) -> UnnamedLimit | None:
-    """Return the limit of paths that no known link explains; None if the paths are too few to be sure."""
+    """Return the packet-size limit that no known link explains; None if too few paths show it."""
     if len(limited) < MIN_PATHS:
         return None
     since_ns = min(path.since_ns for path in limited)

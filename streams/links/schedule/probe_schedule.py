@@ -31,7 +31,7 @@ MAX_PROBES_PER_SLOT: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The schedule of one NIC. `phase`: offset of its slots from the common start, as part of a slot."""
+    """The schedule of one NIC. `phase`: offset of its slots from the common start, as a share of a slot."""
 
     slot_ns: int
     probes_per_slot: int

@@ -34,7 +34,7 @@ MAX_DRIFT_NS: Final = 20_000.0
 
 
 class ScheduleOperator(Operator):
-    """The probe schedules of one owner's shards. Its times are fabric time, which does not step."""
+    """Plans the probe schedules of one owner's shards. Its times are fabric time, which does not step."""
 
     def __init__(self, owner: Owner) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class ScheduleOperator(Operator):
         return work
 
     def _plan_is_due(self, now_ns: int, tables: FabricTables) -> bool:
-        """Return whether routes or inventory changed and have settled, or waited for `MAX_WAIT_NS`."""
+        """Return whether a change of routes or inventory is due: settled, or pending for `MAX_WAIT_NS`."""
         versions = (tables.routes.version, tables.inventory.version)
         if versions != self._versions:
             self._versions, self._changed_ns = versions, now_ns

@@ -122,7 +122,7 @@ def _find_alternating(state: PolicyState, groups: Groups) -> None:
 def _full_speed_bps(
     state: PolicyState, of_sender: list[Speed], highest_of_job: Mapping[str, float]
 ) -> float | None:
-    """Return the speed at which a NIC could send, bit/s, or None if it does not alternate between peers.
+    """Return the speed at which a NIC could send, bit/s; None if it does not alternate between peers.
 
     The full speed is the highest speed of any group (the flows of one job to one peer), at most the line
     rate. If a queue is on the path of one of the NIC's flows, the full speed is the line rate.
@@ -138,7 +138,7 @@ def _full_speed_bps(
 
 
 def _links_of_slowest(group: list[Flow]) -> set[str]:
-    """Return the fabric links crossed by the group's flows that are busy for nearly the longest time."""
+    """Return the fabric links of those flows in a group whose busy time is near the longest."""
     longest = max(flow.demand.busy for flow in group)
     slowest = [flow for flow in group if flow.demand.busy >= SLOWED_SHARE * longest]
     return {link for flow in slowest for link in flow.links[1:-1]}

@@ -55,7 +55,8 @@ class FallbackRanking:
     ) -> list[Fallbacks]:
         """Rank the fallback paths; return the `Fallbacks` of each host whose ranks changed.
 
-        Each host is ranked once in `interval_ns`. Flows at, or near, links in `changed` are ranked at once.
+        Each host is ranked once in `interval_ns`. Flows that could use a link in `changed` are ranked at
+        once.
         """
         self._loads = loads
         flows_of: dict[str, list[Flow]] = {host: [] for host in self._published}

@@ -97,17 +97,17 @@ class Flow:
 
     @property
     def links(self) -> Links:
-        """Links that the flow's data crosses."""
+        """Directed links that the flow's data crosses, in order."""
         return self.route.links
 
     @property
     def ends(self) -> Ends:
-        """NIC, peer and peer port."""
+        """NIC, peer and peer port of the flow."""
         return self.live.nic, self.live.peer, self.live.peer_port
 
     @property
     def host(self) -> str:
-        """Host of the sender."""
+        """Host that sends the flow."""
         return host_of(self.live.nic)
 
     @property
@@ -117,12 +117,12 @@ class Flow:
 
     @property
     def sender(self) -> Sender:
-        """NIC and job."""
+        """NIC that sends the flow, and the job that owns it."""
         return self.live.nic, self.live.job
 
     @property
     def exclusive(self) -> bool:
-        """True for sockets: no two flows between the same ends may share a source port."""
+        """True for flows of sockets: no two of them between the same ends may share a source port."""
         return "/sock:" in self.live.flow_id
 
     def update_delay(self, now_ns: int, slow_ns: int) -> None:
@@ -137,7 +137,7 @@ class Flow:
             self.slow_since_ns = now_ns
 
     def forget_steering(self, until_ns: int) -> None:
-        """Forget the flow's steering moves up to `until_ns`, so that they no longer lengthen its cooldown."""
+        """Forget the flow's steering moves up to `until_ns`: they no longer lengthen its cooldown."""
         while self.steered and self.steered[0][0] <= until_ns:
             self.steered.popleft()
 

@@ -28,7 +28,7 @@ BUSY_WEIGHT: Final = 0.3
 
 @dataclass(slots=True)
 class Demand:
-    """The demand of one flow, bit/s."""
+    """Estimate of the rate that one flow would send without competition, bit/s."""
 
     alone_bps: float = 0.0
     """Highest recent rate while no link of its path had a queue; 0 if there was always a queue."""
@@ -92,7 +92,7 @@ class Demand:
         """Return the estimated demand, bit/s.
 
         `bottlenecked`: whether the flow would send more without a queue. `fair_bps`: its fair share at both
-        NICs. `assume_full_demand`: count a bottlenecked flow at its fair share at least.
+        NICs. `assume_full_demand`: count a bottlenecked flow at least at its fair share.
         """
         known_bps = max(self.alone_bps, rate_bps)
         if bottlenecked and (assume_full_demand or not self.alone_bps):
@@ -202,7 +202,7 @@ class Loads:
         return max([self.share(link, extra) for link in links], default=0.0)
 
     def group_burst_bps(self, links: Iterable[str], weight: Weight, *, added: bool = False) -> float:
-        """Return the highest burst on any of `links` from the group of the flow with `weight`, bit/s.
+        """Return the highest burst on any of `links` by the group of a flow with load `weight`, bit/s.
 
         `added`: add the flow itself, because it is not on these links yet.
         """

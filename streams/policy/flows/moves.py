@@ -111,7 +111,7 @@ class MoveTracker:
             self._state.postpone(flow, record["at_ns"])
 
     def _keep_early_repair(self, flow_id: str, from_path: int, to_path: int, at_ns: int) -> None:
-        """Keep a local repair of a flow of which policy has no report yet."""
+        """Keep a local repair of a flow until the first report of the flow arrives."""
         earlier = self._early_repairs.pop(flow_id, None)
         if earlier is not None and earlier[1] == from_path:
             from_path = earlier[0]
@@ -120,7 +120,7 @@ class MoveTracker:
             del self._early_repairs[next(iter(self._early_repairs))]
 
     def _apply_repair(self, flow: Flow, from_path: int, to_path: int, at_ns: int) -> None:
-        """Treat a local repair as if policy had decided it."""
+        """Treat a local repair by an actuator as a move that policy had decided."""
         state, rules = self._state, self._state.rules
         if flow.home is None:
             flow.home, flow.home_subject = from_path, state.health_of(flow).reason.subject

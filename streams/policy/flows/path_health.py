@@ -159,7 +159,7 @@ class PathHealth:
 
     @property
     def all_good(self) -> bool:
-        """True if no subject is dead or lossy now."""
+        """True if no link, NIC or host is dead or lossy now."""
         return not self._bad
 
     @property

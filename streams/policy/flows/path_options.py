@@ -68,7 +68,7 @@ class PathOptions:
                 yield health, route, path
 
     def free_path(self, flow: Flow, paths: Sequence[int], exclusive: bool, draw: int) -> int | None:
-        """Return one of `paths`, chosen by `draw`, that the flow can take now, or None."""
+        """Return one of `paths`, chosen by `draw`, that the flow can take now; None if all are taken."""
         if exclusive or flow.avoid or flow.path in paths:
             paths = [path for path in paths if self._is_free(flow, path, exclusive)]
         return paths[draw % len(paths)] if paths else None

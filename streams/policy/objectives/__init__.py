@@ -1,1 +1,1 @@
-"""Objectives of policy: each proposes moves or rates."""
+"""Objectives of policy, such as failover: each one proposes moves or rate limits."""

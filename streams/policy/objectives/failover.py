@@ -45,7 +45,7 @@ def _proposal(state: PolicyState, flow: Flow, health: Health) -> MoveProposal:
 
 
 def _target(state: PolicyState, flow: Flow, is_dead: bool) -> int | None:
-    """Return the best alternative path, or None. A flow never moves from one lossy path to another."""
+    """Return the best alternative path, or None. A flow never moves from a lossy path to a lossy one."""
     worst_end = max(state.health.of_end(end).grade for end in (flow.live.nic, flow.live.peer))
     if worst_end is Grade.DEAD:
         return None

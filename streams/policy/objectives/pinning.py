@@ -39,7 +39,7 @@ class UplinkPinning:
         self._by_uplink: dict[Ends, tuple[Choices, dict[str, Choices]]] = {}
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Propose moves for misplaced flows on links where overlaps have persisted."""
+        """Propose moves for flows on the wrong uplink if the links have persistent overlaps."""
         overlaps = _overlaps(state)
         self._overlap_since_ns = {link: self._overlap_since_ns.get(link, state.now_ns) for link in overlaps}
         due_ns = state.now_ns - state.rules.settle_ns
@@ -72,8 +72,8 @@ class UplinkPinning:
     def _wanted(self, state: PolicyState, flows: list[Flow], due_ns: int) -> list[tuple[Flow, str, str]]:
         """Return each misplaced flow, the uplink it should use, and its busiest link with an overlap.
 
-        Moves are ordered by NIC, NICs with the fewest moves first. Then even if limits postpone some moves,
-        the greatest possible number of NICs already have separate uplinks.
+        Moves are ordered by NIC, NICs with the fewest moves first. So even if limits postpone some moves,
+        most NICs already have separate uplinks.
         """
         moves = []
         for flow, uplink in self._misplaced(state, flows):
@@ -91,7 +91,7 @@ class UplinkPinning:
         return sorted(moves, key=order)
 
     def _misplaced(self, state: PolicyState, flows: list[Flow]) -> Iterator[Move]:
-        """Yield the moves of flows off their NIC's uplink, then of flows that prevent an even spread."""
+        """Yield moves for flows that are off their NIC's uplink, then for flows that are spread unevenly."""
         groups: dict[tuple[str, str, str | None], list[Flow]] = {}
         for flow in flows:
             uplink = self._assignment.of(flow.live.nic)
@@ -177,8 +177,8 @@ class UplinkPinning:
     def _path_by(self, state: PolicyState, flow: Flow, uplink: str) -> int | None:
         """Return a healthy path that uses an uplink and that the flow has not left recently, or None.
 
-        The planned load must fit every link of the path, or be clearly below that of the worst link it
-        leaves.
+        On every link of the path, the planned load must fit, or be clearly below the highest load on the
+        flow's present path.
         """
         left = {links for _, links in flow.steered}
         before = state.loads.max_share(flow.links[1:-1])
@@ -198,9 +198,9 @@ class UplinkPinning:
 
 
 def _overlaps(state: PolicyState) -> dict[str, str]:
-    """Return the overloaded fabric links of alternating flows, each with its contention window's id, or ''.
+    """Return the overloaded fabric links of alternating flows, each with the id of its window, or ''.
 
-    A link counts if its flows are slowed or if it has an open COLLISION window.
+    A link counts if its flows are slowed or if it has an open COLLISION contention window.
     """
     overlaps = dict.fromkeys(
         (link for link in sorted(state.slowed) if state.loads.share(link) > SAFE_SHARE), ""

@@ -17,7 +17,7 @@ class RateLimiting:
         self.rates = rates
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Propose the rate limits that are new, changed, due for renewal or over."""
+        """Propose rate limits that are new, changed or due for renewal, and the end of obsolete limits."""
 
         def is_allowed(flow: LiveFlow, action: FlowAction) -> bool:
             limits = state.limits_of(host_of(flow.nic))

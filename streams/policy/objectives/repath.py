@@ -9,10 +9,10 @@ from streams.policy.state import PolicyState
 
 
 class Repath:
-    """The objective for flows whose links and routes are unknown (PLB: Qureshi et al., SIGCOMM 2022)."""
+    """The objective that moves slow flows of unknown route, as PLB does (Qureshi et al., SIGCOMM 2022)."""
 
     def propose(self, state: PolicyState) -> Proposals:
-        """Propose a random path for each flow of unknown route with a long round trip for `slow_for_ns`."""
+        """Propose a random path for each flow of unknown route that was slow for `slow_for_ns`."""
         for flow_id, flow in sorted(state.flows.items()):
             if flow.links or flow.routes or flow.move is not None or flow.slow_since_ns is None:
                 continue

@@ -1,6 +1,6 @@
-"""Assigns to every NIC whose flows alternate one uplink of its leaf switch.
+"""Assigns one uplink of its leaf switch to every NIC whose flows alternate between peers.
 
-An assignment stays for as long as possible, so that each flow moves only once.
+An assignment is kept while possible, so that each flow moves only once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class UplinkRequest:
     """Number of the NIC's flows that could use each uplink."""
 
     def reaches(self, link: str, share: float) -> bool:
-        """Return whether the flows that can use `link` number at least `share` of those of any link."""
+        """Return whether `link` can carry at least `share` of the most flows that any one link can carry."""
         return self.reachable[link] >= share * max(self.reachable.values())
 
 
@@ -43,7 +43,7 @@ class UplinkRequest:
 # most of them use already. The largest claims come first, so that few flows move. A NIC that finds no free
 # uplink displaces another one along an augmenting path (Kuhn 1955).
 class UplinkAssignment:
-    """The pinned uplinks of one shard. `rate_of` returns a directed link's bit/s, 0 if unknown."""
+    """The uplinks assigned to the NICs of one shard. `rate_of` returns a link's bit/s, 0 if unknown."""
 
     def __init__(self, rate_of: Callable[[str], int]) -> None:
         self._rate_of = rate_of

@@ -110,7 +110,7 @@ class Rates:
     def take_action(self, record: ActionReport) -> None:
         """Apply an `ActionReport` on a PACE or SLICE of this epoch.
 
-        The report shows whether the lease is in force. A refused lease is published again soon.
+        The report shows whether the lease is in force. A lease that was refused is soon published again.
         """
         lease = self._leases.get(record["flow_id"])
         if lease is None or record["action"] != lease.action:
@@ -165,7 +165,7 @@ class Rates:
     def _update_leases(
         self, now_ns: int, paced: Mapping[str, RateTarget], sliced: Mapping[str, RateTarget]
     ) -> list[WantedRate]:
-        """Begin, change or renew the leases that are due."""
+        """Begin, change or renew leases according to the paced and sliced rates; return the due limits."""
         expires_ns, rates = now_ns + self.rules.lease_ns, []
         for flow_id in sorted(paced.keys() | sliced.keys()):
             action, target = _lower(paced.get(flow_id), sliced.get(flow_id))
@@ -191,7 +191,7 @@ class Rates:
         return not (1 - rules.down_share) <= rate_bps / lease.rate_bps <= 1 + rules.up_share
 
     def _end_leases(self, now_ns: int, limited_ids: Iterable[str]) -> list[WantedRate]:
-        """End the leases of all flows except `limited_ids`."""
+        """End the leases of all flows except `limited_ids`; return the ends to publish."""
         expires_ns, rates = now_ns + self.rules.lease_ns, []
         for flow_id in sorted(self._leases.keys() - limited_ids):
             lease = self._leases.pop(flow_id)

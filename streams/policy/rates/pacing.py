@@ -118,8 +118,9 @@ class Pacing:
     ) -> dict[str, RateTarget]:
         """Return, by flow id, the pace of each flow that is to be paced at `now_ns`, fabric time.
 
-        `is_allowed`: returns whether PACE of a flow is allowed. `sliced_links`: links that `Slices` shares
-        out. `in_force`: returns whether a flow's earlier pace is in force; only then can its effect be seen.
+        `is_allowed`: returns whether PACE of a flow is allowed. `sliced_links`: links that `Slices` divides
+        among tenants. `in_force`: returns whether a flow's earlier pace is in force; only then does it have
+        an effect to measure.
         """
         self._drop_stale_windows(now_ns)
         flows = list(flows)
@@ -253,7 +254,7 @@ class Pacing:
         return {member.live.flow_id: target for member in members}
 
     def _apply_feedback(self, receiver: Receiver, members: list[Sender], now_ns: int) -> None:
-        """Evaluate from the receive rate whether the paces are too low."""
+        """Determine from the receive rate whether the paces are too low, and raise them."""
         delay, feedback = self._delays.get(receiver.link), receiver.feedback
         is_recent = delay is not None and now_ns - delay.end_ns < NS_PER_S
         queue_ns = delay.delay_ns if delay is not None and is_recent else 0.0
@@ -272,7 +273,7 @@ class Pacing:
         )
 
     def _adopt_raises(self, receiver: Receiver, now_ns: int) -> int:
-        """Adopt recent raises at receivers of the same jobs; return the time of the last raise, ns."""
+        """Adopt recent pace increases at receivers of the same jobs; return the time of the last one, ns."""
         last_raise_ns = receiver.feedback.raised_ns
         for other in self._receivers.values():
             if other is receiver or not other.jobs & receiver.jobs:
@@ -284,7 +285,7 @@ class Pacing:
         return last_raise_ns
 
     def _follow_delay(self, receiver: Receiver, wanting: list[Sender], now_ns: int) -> None:
-        """Adjust the receiver's share by the newest delay of its link."""
+        """Adjust the share of the link that senders get by the link's newest queue delay."""
         rules, delay = self.rules, self._delays.get(receiver.link)
         if delay is None or delay.end_ns <= receiver.evaluated_ns:
             return
@@ -305,7 +306,7 @@ class Pacing:
             receiver.share += rules.probe_up_share_per_s * since_s
 
     def _drain(self, receiver: Receiver, delay_ns: float, target_ns: float, now_ns: int) -> None:
-        """Grant less until a queue has drained; cut the share if it should have drained by now."""
+        """Grant a smaller share until a queue has drained; cut it further if draining takes too long."""
         rules = self.rules
         receiver.calm_since_ns, receiver.excess_ns = now_ns, delay_ns - target_ns
         if receiver.share > rules.max_share:
@@ -322,7 +323,7 @@ class Pacing:
             receiver.drained_by_ns = now_ns + rules.apply_ns + drain_ns
 
     def _set_pace(self, receiver: Receiver, senders: Senders, now_ns: int) -> bool:
-        """Set the common pace of a receiver's senders; return True if it fell or if a sender joined."""
+        """Set the common pace of a receiver's senders; return True if the pace fell or a sender joined."""
         wanting, joined = senders.wanting, senders.joined
         # A single sender that wants more does not alternate with any other.
         oversubscription = receiver.feedback.oversubscription if len(wanting) != 1 else 1.0
@@ -379,5 +380,5 @@ def _max_min_pace(capacity_bps: float, modest: list[float], greedy: int) -> floa
 
 
 def _receiver_of(link: str) -> str:
-    """Return the far end of a directed link as the name of a NIC, even if it is a switch port."""
+    """Return the far end of a directed link in the format of a NIC's name, even if it is a switch port."""
     return "/".join(end_parts(link.rpartition(">")[2]))

@@ -135,7 +135,7 @@ class _Trial:
 # high as it was without pacing.
 @dataclass(slots=True)
 class PacingFeedback:
-    """The feedback of one paced receiver. `before_bps` is its receive rate without pacing, 0 if unknown."""
+    """The effect of pacing on one receiver. `before_bps`: its receive rate without pacing, 0 if unknown."""
 
     rules: PacingFeedbackRules
     receive_rate: ReceiveRate
@@ -184,7 +184,7 @@ class PacingFeedback:
         over_target: bool,
         last_raise_ns: int,
     ) -> None:
-        """Evaluate the newest sample.
+        """Evaluate the newest sample of the receive rate, and raise or lower the oversubscription.
 
         `granted_bps`: rate of all `flows` together under an even split. `limited`: whether a flow sends at
         its pace. `queue_ns`: delay at the link. `over_target`: whether the delay exceeds its target.
@@ -217,7 +217,7 @@ class PacingFeedback:
         self._evaluate_queue(queue_ns)
 
     def adopt(self, oversubscription: float, now_ns: int) -> None:
-        """Raise the oversubscription to that of a receiver of the same jobs if pacing has just begun."""
+        """Raise the oversubscription to another receiver's of the same jobs, if pacing has just begun."""
         is_new = now_ns < self._valid_from_ns + self.rules.window_ns
         if oversubscription > self.oversubscription and self._trial is None and is_new:
             self.oversubscription = oversubscription
@@ -276,7 +276,7 @@ class PacingFeedback:
         self._trial_wait_ns = min(2 * self._trial_wait_ns, self.rules.memory_ns)
 
     def _is_low(self, now_ns: int, received: Received, granted_bps: float, over_target: bool) -> bool:
-        """Return whether the receive rate is clearly below the rate without pacing or the granted rate."""
+        """Return whether the receive rate is clearly below the rate before pacing or the granted rate."""
         rules = self.rules
         is_far_below_grant = received.max_bps < rules.low_share_unknown * granted_bps
         if self.before_bps:
@@ -291,7 +291,7 @@ class PacingFeedback:
     def _continue_trial(
         self, trial: _Trial, now_ns: int, latest_bps: float, flows: int, last_raise_ns: int
     ) -> None:
-        """Raise the oversubscription further if the last raise had too little effect, or end the trial."""
+        """End the trial if the receive rate has recovered; otherwise raise the oversubscription further."""
         rules = self.rules
         enough_bps = rules.low_share * self.before_bps or rules.full_share * self.rate_bps
         is_step_over = now_ns - trial.raised_ns >= rules.step_ns
@@ -310,9 +310,9 @@ class PacingFeedback:
             self._fail_trial(trial, now_ns)
 
     def _fail_trial(self, trial: _Trial, now_ns: int) -> None:
-        """End a trial in which even a whole link for each flow did not restore the receive rate.
+        """End a trial in which even a pace of the whole link for each flow did not restore the receive rate.
 
-        If the rate rose by `gain` nevertheless, only whole links help, and pacing should end.
+        If the rate rose by `gain` nevertheless, only unlimited flows help, and pacing should end.
         """
         rules = self.rules
         bps = self.receive_rate.since(now_ns - rules.window_ns, self._idle_bps).mean_bps
@@ -323,7 +323,7 @@ class PacingFeedback:
         self._postpone_trial(now_ns)
 
     def _evaluate_queue(self, queue_ns: float) -> None:
-        """Decide from enough samples whether pacing has shortened the queue."""
+        """Determine, once there are enough samples, whether pacing has shortened the queue."""
         if self.effective:
             return
         self._queues_ns.append(queue_ns)

@@ -13,7 +13,7 @@ from streams.runtime.units import NS_PER_MS, NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class PacingRules:
-    """Targets and time constants of pacing."""
+    """Delay targets and time constants of pacing."""
 
     target_us: float = 100.0
     """Accepted delay at the link, us, in addition to one packet of each sender."""
@@ -144,7 +144,7 @@ class Receiver:
                 sender.used_ns = self.clock_ns
 
     def classify(self, can_pace: set[str], has_incast: bool, now_ns: int) -> Senders:
-        """Split the senders by whether they are paced; update the receiver's clock and times of activity."""
+        """Split the senders into paced and other senders; update the receiver's clock and activity times."""
         small_bps = self.small_bps()
         members: list[Sender] = []
         others: list[Sender] = []
@@ -165,7 +165,7 @@ class Receiver:
         return senders
 
     def _wanting(self, members: list[Sender]) -> list[Sender]:
-        """Return the paced senders that recently sent at their pace, so could use a higher one."""
+        """Return the paced senders that recently used their full pace and could use a higher one."""
         oldest_ns = self.clock_ns - self.rules.memory_ns
         return [sender for sender in members if sender.used_ns >= oldest_ns]
 
@@ -193,5 +193,5 @@ class Receiver:
         return self.clock_ns - self.binding_ns >= rules.release_ns
 
     def granted_share(self) -> float:
-        """Return the share of the link that senders get now."""
+        """Return the share of the link, 0 to 1, that the senders may use now."""
         return self.share * (1 - min(self.excess_ns / self.rules.drain_ns, self.rules.max_cut))

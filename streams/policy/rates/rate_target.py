@@ -19,7 +19,7 @@ class RateTarget(NamedTuple):
 
 @dataclass(slots=True)
 class RecentMax:
-    """The highest rate, bit/s, of the recent past: over at least `half_ns`, at most twice that."""
+    """The highest recent rate, bit/s. 'Recent' spans between `half_ns` and twice `half_ns`."""
 
     half_ns: int
     began_ns: int
@@ -48,7 +48,7 @@ class RecentMax:
 
 
 class RecentMin:
-    """The lowest value of the recent past: over at least `half_ns`, at most twice that."""
+    """The lowest recent value. 'Recent' spans between `half_ns` and twice `half_ns`."""
 
     def __init__(self, half_ns: int, began_ns: int) -> None:
         self._negated = RecentMax(half_ns, began_ns, -math.inf, -math.inf, -math.inf)

@@ -69,7 +69,7 @@ class _Slice(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Flows, given by number, whose rates together have an upper limit."""
+    """Flows, given by their numbers, whose rates together have an upper limit."""
 
     name: str
     max_bps: float
@@ -144,7 +144,7 @@ def _groups_of(flows: int, groups: list[Group]) -> list[list[int]]:
 
 
 def _first_full(left: Float64s, pull: Float64s, min_pull: float) -> tuple[int, float]:
-    """Return the group that fills up first, and the rise at which it is full; -1 and inf if none fills up."""
+    """Return the number of the group that fills first, and the rise at which it does; -1, inf if none."""
     if not len(left):
         return -1, math.inf
     live = pull > min_pull
@@ -230,7 +230,10 @@ class Slices:
     # ------------------------------------------------------------------------------------ members
 
     def _members(self, now_ns: int, flows: Iterable[LiveFlow]) -> list[Member]:
-        """Return the flows over shared-out links or of tenants with a ceiling, sorted by flow id."""
+        """Return the flows over links that are divided among tenants, and flows of tenants with a ceiling.
+
+        They are sorted by flow id.
+        """
         live = [flow for flow in flows if flow.hops]
         reported = {flow.flow_id for flow in live}
         for flow_id in [flow_id for flow_id in self._flows if flow_id not in reported]:
@@ -261,7 +264,7 @@ class Slices:
         return frozenset(protected)
 
     def _updated(self, flow: LiveFlow, now_ns: int) -> _Flow:
-        """Apply a flow's newest report to its state, and return the state."""
+        """Update a flow's state with its newest report, and return the state."""
         flow_state = self._flows.get(flow.flow_id)
         if flow_state is None:
             peak = RecentMax(self.rules.peak_ns, now_ns)

@@ -62,7 +62,7 @@ def tune_fetcher(app: Any, read_ahead_s: float, wait_ms: int, min_bytes: int = 1
 
 
 def set_read_ahead(consumer: AIOKafkaConsumer, read_ahead_s: float) -> None:
-    """Set the read-ahead delay of an aiokafka consumer; the library always uses 100 ms. No issue."""
+    """Set the read-ahead delay of an aiokafka consumer. No issue: the library always uses 100 ms."""
     consumer._fetcher._prefetch_backoff = read_ahead_s
 
 
@@ -245,7 +245,7 @@ class _Consumer(driver.Consumer):
         return committed
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Begin a generation of the assignment; pause the partitions without a receiver."""
+        """Handle an assignment of partitions; do not fetch the partitions without a receiver."""
         self._generation += 1
         await super().on_partitions_assigned(assigned, generation_id)
         unread = [tp for tp in assigned if self._receivers.get(tp.topic) is None]
@@ -269,7 +269,7 @@ class _Consumer(driver.Consumer):
         return records
 
     def _deliver(self, tp: TP, batch: Sequence[ConsumerRecord], active: set[TP] | None) -> bool:
-        """Pass new messages to the receiver, without repeated ones; return whether a receiver takes them."""
+        """Pass messages to the receiver of their topic, each only once; return whether it takes them."""
         receiver = self._receivers[tp.topic]
         if receiver is None or (active is not None and tp not in active):
             return False

@@ -1,4 +1,4 @@
-"""Makes Faust apps with this project's settings, and sets how they fetch."""
+"""Creates Faust apps with this project's settings, and sets how they fetch messages."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ GATHER_BYTES: Final = 1 << 20
 
 
 def fetch_at_once(app: Any) -> None:
-    """Let an app's fetches return at the first message, once its partitions are assigned."""
+    """Make an app's fetches return at the first message, once its partitions are assigned."""
     tune_fetcher(app, NO_READ_AHEAD_S, URGENT_WAIT_MS)
 
 
 def gather_fetches(app: Any, wait_ms: int) -> None:
-    """Let an app's fetches gather messages for `wait_ms`, once its partitions are assigned.
+    """Make an app's fetches collect messages for `wait_ms`, once its partitions are assigned.
 
     A fetch of one message costs about the same as a fetch of twenty.
     """

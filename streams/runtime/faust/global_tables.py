@@ -1,7 +1,7 @@
-"""Fills global tables from Kafka, and reads the past of a topic.
+"""Fills global tables from Kafka, and reads earlier records of a topic.
 
 One consumer without a group reads the whole compacted topics, or their newest parts, and follows them. Stages
-start once the tables have reached the end offsets seen at their start.
+start once the tables have reached the end offsets that the topics had at the tables' start.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GlobalTableReader:
         on_rejected: OnRejected,
         check: Callable[[Message], None] = lambda message: None,
     ) -> None:
-        """Keep the tables to fill. `starts`: the tables' topics, each with the offset or time to read from.
+        """Prepare the reader. `starts`: the tables' topics, each with the offset or time to read from.
 
         `check` raises BadRecord for a message that must be refused.
         """

@@ -1,10 +1,10 @@
 """Runs a stage whose operator reads its inputs without a consumer group, for all partitions of an owner.
 
-Faust's group decides who owns the partitions. A new owner restores the published records. It reads each input
-from the start that the stage declares to its end, and then follows the log. A timed stage is advanced to
-`INPUT_DELAY_NS` behind the log's clock, once it has read up to the log's end at that time. Other stages are
-advanced when they are due. An advance is over when the log has acknowledged its outputs: the next owner
-continues from the records in the log.
+Faust's group decides which worker owns the partitions. A new owner restores the published records. It reads
+each input from the start that the stage declares to its end, and then follows the log. A timed stage is
+advanced to `INPUT_DELAY_NS` behind the log's clock, once it has read up to the log's end at that time. Other
+stages are advanced when they are due. An advance is over when the log has acknowledged its outputs: the next
+owner continues from the records in the log.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ READ_AHEAD_S: Final = 0.001
 
 
 class GrouplessStage(Ownership):
-    """One stage of a worker that reads its inputs without a group, over all generations of its partitions."""
+    """Runs one stage that reads its inputs without a group, over all generations of its partitions."""
 
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage)
@@ -77,7 +77,7 @@ class GrouplessStage(Ownership):
         self.received += messages
 
     def _tap(self, messages: Iterable[Message], place: Place, end: int) -> None:
-        """Take the messages of a partition that another stage has read and decoded, up to offset `end`."""
+        """Pass messages that another stage has read and decoded, up to offset `end`, to the present owner."""
         if self._owner is not None:
             self._owner.tap(messages, place, end)
 
@@ -128,7 +128,7 @@ class _Owner:
         self._late = 0
 
     async def run(self) -> None:
-        """Restore the past, then follow the inputs until the generation ends."""
+        """Restore published records, then follow the inputs until the generation ends."""
         cluster = self._context.settings.kafka
         count = await partition_count(cluster, self._stage.owner.name)
         past, epoch = await self._past(self._log_now_ns(), count)
@@ -173,7 +173,7 @@ class _Owner:
         return past, self._stage.epoch(log_ns, past, self._context.registry)
 
     async def _read_past(self) -> None:
-        """Read the inputs to the ends that they had at the assignment."""
+        """Read the inputs to the end offsets that they had when the partitions were assigned."""
         begin_ns = self._log_now_ns()
         read_ns = dict.fromkeys(self._reader.missing, 0)
         while self._reader.missing:
@@ -195,9 +195,9 @@ class _Owner:
         self._take_tapped(early)
 
     def _finish_recovery(self) -> None:
-        """Report that the stage has recovered.
+        """Report that the stage has recovered, before its first advance.
 
-        The first advance comes later: the stage that passes on messages continues only after this report.
+        The stage that passes on messages continues only after this report.
         """
         now_ns = time.monotonic_ns()
         self._lateness = InputLateness(now_ns)
@@ -242,7 +242,7 @@ class _Owner:
         await needed.update(self._log_now_ns())
 
     async def _read_to_end(self, reader: AsyncTopicReader, *, is_old: bool = False) -> dict[Place, int]:
-        """Read to the present end of the log; return the end offsets of the tapped partitions."""
+        """Read to the present end of the log; return the end offsets of partitions read by another stage."""
         ends = await reader.consumer.end_offsets(reader.consumer.assignment())
         tapped = {place: ends.pop(TopicPartition(*place), 0) for place in self._tap_from}
         while not await reader.has_reached(ends):
@@ -346,7 +346,7 @@ class _Owner:
         return await self._done(result) if callable(result) else result
 
     async def _done(self, work: Work) -> Sequence[Output] | None:
-        """Run an operator's slow work in a thread, and return its outputs; tapped messages wait meanwhile."""
+        """Run an operator's slow work in a thread, and return its outputs; new messages wait meanwhile."""
         is_open, self._early = self._early is None, self._early or []
         outputs: Sequence[Output] | None = None
         with self._publisher.survive(self._stage.name):
@@ -356,7 +356,7 @@ class _Owner:
         return outputs
 
     def _moment(self, log_ns: int) -> Moment:
-        """Return the moment for an advance to `log_ns`; for a stage that is not timed, the present."""
+        """Return the moment of an advance to `log_ns`; a stage that is not timed gets the present time."""
         offset_ns, times = self._tables.clocks.log_offset_ns, self._times
         if self._is_timed or times is None:
             shift_ns = 0 if times is None else times.shifted_ns(0)

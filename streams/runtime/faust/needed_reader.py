@@ -1,4 +1,4 @@
-"""Reads the inputs that a stage needs only at times, without a consumer group."""
+"""Reads, without a consumer group, the inputs that a stage needs only at times."""
 
 from __future__ import annotations
 

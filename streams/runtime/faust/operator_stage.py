@@ -50,7 +50,7 @@ WARN_S: Final = 10.0
 
 
 class OperatorStage(Ownership):
-    """The operators of one stage; as a `Receiver`, it takes messages from the app's consumer."""
+    """Runs the operators of one stage; as a `Receiver`, it takes messages from the app's consumer."""
 
     def __init__(self, context: WorkerContext, stage: Stage) -> None:
         super().__init__(context, stage)
@@ -103,7 +103,7 @@ class OperatorStage(Ownership):
 
     @property
     def skipped(self) -> int:
-        """Number of messages of this generation that arrived too late."""
+        """Number of messages of this generation that were skipped because they arrived too late."""
         return sum(partition.skipped for partition in self._partitions.values())
 
     @property
@@ -128,7 +128,7 @@ class OperatorStage(Ownership):
         self._partitions, self._early, self._queued = {}, {}, 0
 
     def _queue(self, partition: Partition, records: Iterable[ConsumerRecord]) -> None:
-        """Queue, with their log times, the messages that no earlier owner has finished."""
+        """Queue the messages that no earlier owner has finished, with their log times."""
         monotonic_ns = time.monotonic_ns()
         for record in records:
             if partition.next_offset is not None and record.offset < partition.next_offset:
@@ -323,7 +323,7 @@ class OperatorStage(Ownership):
             tap(usable, (self.topic.name, partition.tp.partition), end)
 
     def _warn(self, text: str, messages: int) -> None:
-        """Log a warning, at most one each `WARN_S`."""
+        """Log a warning, at most once in `WARN_S`."""
         now_s = time.monotonic()
         if now_s - self._warned_s > WARN_S:
             self._warned_s = now_s

@@ -19,7 +19,7 @@ FIRST_UPDATE: Final = 0
 
 
 class OutputCounters:
-    """Counters of one service's outputs. `log_clock`: the clock of the log."""
+    """Counters of one service's outputs. `log_clock`: estimate of the log's clock."""
 
     def __init__(self, log_clock: LogClock) -> None:
         self.published: Counter[str] = Counter()
@@ -66,7 +66,7 @@ class OutputCounters:
         self._clocks, self._delay_ns = {}, None
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the counters as metrics."""
+        """Yield the counters, and figures of the newest clock windows, as metrics."""
         for topic, count in self.published.items():
             yield Sample("fabrictime_topic_records_published_total", count, (topic,))
         for action, count in self._decisions.items():

@@ -96,7 +96,7 @@ class Ownership:
     async def _serve(self, generation: Generation) -> None:
         """Run the stage for a generation with partitions, once the global tables have caught up.
 
-        An implementation sets `Generation.recovered`. It is cancelled when the generation ends.
+        An implementation sets `Generation.recovered`. Its task is cancelled when the generation ends.
         """
         raise NotImplementedError
 

@@ -34,7 +34,7 @@ message may be older than a step of that clock."""
 
 @dataclass(slots=True)
 class Sent:
-    """Outputs of an advance, and the position that may be committed once they are acknowledged."""
+    """Outputs of an advance, and the position that may be committed once the outputs are acknowledged."""
 
     position: int | None
     futures: list[asyncio.Future[Any]]
@@ -43,8 +43,8 @@ class Sent:
 def waited_ns(age_ns: int, offset: int, highwater: int | None) -> int:
     """Return for how long a message and later ones have waited, ns; 0 for the newest of the partition.
 
-    The newest message counts as 0 so that a leader whose clock is behind does not seem late. `highwater` is
-    the offset after the partition's last message; None if it is unknown.
+    The newest message counts as 0, so that a partition leader whose clock is behind does not seem late.
+    `highwater` is the offset after the partition's last message; None if it is unknown.
     """
     is_newest = highwater is not None and offset >= highwater - 1
     return 0 if is_newest else max(0, age_ns)
@@ -125,8 +125,8 @@ class Partition:
     def log_ns(self, monotonic_ns: int) -> int:
         """Return the present log time, ns.
 
-        Leaders may have different clocks, and an estimate follows a clock's step late. So append time
-        continues from the partition's newest message.
+        Partition leaders may have different clocks, and an estimate follows a clock's step late. So append
+        time continues from the partition's newest message.
         """
         if not self._stage.uses_append_time:
             return self._steady_clock.now_ns(monotonic_ns)
@@ -200,7 +200,7 @@ class Partition:
         return self.waited_ns > limit_ns
 
     def note_step(self, monotonic_ns: int) -> Moment:
-        """Record a step with every input on which its output depends; return the moment of the advance."""
+        """Record a step and everything on which its output depends; return the moment of the advance."""
         log_ns, steps = self._newest_ns, self.steps
         if self.is_caught_up:
             now_ns = self.log_ns(monotonic_ns)
@@ -221,7 +221,7 @@ class Partition:
         return Moment(steps.note(log_ns, positions), offset_ns)
 
     def _note_offset(self, monotonic_ns: int) -> int:
-        """Return fabric time minus log time, ns; note it in the step if the clock table has another value."""
+        """Return fabric time minus log time, ns; add it to the step if it differs from the clock table's."""
         offset_ns = of_table_ns = self._context.tables.clocks.log_offset_ns
         if not self._stage.uses_append_time:
             offset_ns = self._steady.offset_ns(of_table_ns, monotonic_ns)

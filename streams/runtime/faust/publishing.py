@@ -91,7 +91,7 @@ class Publisher:
             sent.append(asyncio.ensure_future(sending))
 
     def reject(self, message: Message, error: Exception, reader: str | None = None) -> asyncio.Future[None]:
-        """Publish the reject of a message; return a future that is done once the log has acknowledged it."""
+        """Publish the reject of a message; return a future that completes at the log's acknowledgement."""
         reader = reader or self._stage.reject_reader
         return asyncio.ensure_future(send_reject(self._context, message, reader, error))
 

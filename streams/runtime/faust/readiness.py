@@ -1,4 +1,4 @@
-"""The readiness and the status of a worker, as its supervisor sees them."""
+"""The readiness and status that a worker reports to its supervisor."""
 
 from __future__ import annotations
 

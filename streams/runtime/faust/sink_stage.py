@@ -75,7 +75,7 @@ class SinkStage(Ownership):
         return True
 
     def commit_position(self, tp: TP) -> int | None:
-        """Return the offset after the last stored message; None to commit nothing."""
+        """Return the offset after the last stored message, to be committed; None if there is none."""
         return None if self.generation.revoking else self._next_offsets.get(tp)
 
     @property
@@ -147,7 +147,7 @@ class SinkStage(Ownership):
             await self._reject(operator, message, refused)
 
     async def _insert(self, table: str, rows: Any, token: str) -> None:
-        """Insert the rows into a table, with retries until the store answers. Raises BadRecord if refused."""
+        """Insert rows into a table; retry until the store answers. Raises BadRecord if it refuses them."""
         wait_s = self._settings.retry_ms / 1000
         while True:
             try:
@@ -162,9 +162,9 @@ class SinkStage(Ownership):
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     async def _reject(self, operator: Operator, message: Message, error: Exception) -> None:
-        """Publish the reject of a message; for a message that is itself a Reject, only store the new one.
+        """Publish the reject of a message. If the message is itself a `Reject`, only store the new reject.
 
-        This avoids an endless cycle. If the store refuses the new Reject too, it is dropped.
+        So no endless cycle arises. If the store refuses the new reject too, it is dropped.
         """
         reader = self.definition.reject_reader
         if message.topic != REJECTS.name:

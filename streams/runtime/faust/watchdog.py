@@ -2,8 +2,8 @@
 
 Known defects of Faust stop a consumer (faust-streaming/faust#175, #532, #640). The watchdog compares the
 log's end offsets, read by its own consumer, with the stages' positions. A partition is stalled if its log
-grew and its position has not moved for `stall_s`. Time without a processor does not count, and time at work
-counts little: a restart would only make a busy worker later.
+grew and its position has not moved for `stall_s`. Time in which the process gets no CPU does not count, and
+time at work counts little: a restart would only make a busy worker later.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class StallWatch:
         self._since: dict[TP, tuple[int, float]] = {}
 
     def check(self, now_s: float, ends: Mapping[TP, int], positions: Mapping[TP, int]) -> list[TP]:
-        """Return the partitions stalled for `stall_s`. `ends`, `positions`: end and taken offset of each."""
+        """Return the partitions stalled for `stall_s`. `ends`: end offsets; `positions`: offsets reached."""
         stalled = []
         passed_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
@@ -95,7 +95,7 @@ class StallWatch:
         return stalled
 
     def _works_off(self, tp: TP, position: int, ends: Mapping[TP, int]) -> bool:
-        """Return whether a partition has moved since the last check and is still behind."""
+        """Return whether a partition has moved since the last check but has not reached its end."""
         known = self._since.get(tp)
         return known is not None and known[0] < position < ends.get(tp, 0)
 

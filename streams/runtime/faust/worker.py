@@ -78,7 +78,7 @@ class _Repeated(logging.Filter):
         self._printed_s: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to print the line."""
+        """Return False for a log line that repeats an earlier one too soon, else True."""
         if not record.name.startswith(("aiokafka", "faust", "mode")):
             return True
         key = (record.name, str(record.msg))
