@@ -1,4 +1,5 @@
 """The public contract of fabrictime: records (.avsc), their codec, the topics, the history tables and ids.
 
-Everything that crosses a process boundary is described here and nowhere else. Imports nothing of ours.
+All data that crosses a process boundary is defined here and nowhere else. It imports no other package of
+ours.
 """

@@ -1,4 +1,4 @@
-"""Decorators of an audit check's function that declare what to do if the check fails."""
+"""Provides decorators for an audit check's function that declare the remedy for a failed check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Find_co = TypeVar("_Find_co", covariant=True)
 
 
 class Remedied(NamedTuple, Generic[_Find_co]):
-    """A check's function, with the action to take if a finding fails, and its description."""
+    """An audit check's function, with the action to take if a finding fails, and the action's description."""
 
     find: _Find_co
     action: AuditAction

@@ -43,7 +43,7 @@ class BadRecord(ValueError):
 
 
 class Limits(NamedTuple):
-    """The limits of one field, from its attributes."""
+    """The limits of one record field's values, as the attributes of the field's schema state them."""
 
     min: float | None = None
     max: float | None = None
@@ -54,7 +54,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def of_field(cls, field: Mapping[str, Any]) -> Limits:
-        """Return the limits of a field of a record schema. Raises ValueError if one is no number."""
+        """Return the limits of a record schema's field. Raises ValueError for a limit that is no number."""
         low, high, longest = field.get("min"), field.get("max"), field.get("max_items", MAX_ARRAY)
         for limit in (low, high, longest):
             if limit is not None and not (isinstance(limit, int | float) and abs(limit) <= MAX_LIMIT):
@@ -74,7 +74,7 @@ NO_LIMITS: Final = Limits()
 def check_of(schema: Any, limits: Limits) -> Check | None:
     """Compile the checks of a schema in which enums are ints with the attribute `symbols`.
 
-    The check may change the values: it replaces an enum's number with its symbol.
+    The check may change the values: it replaces an enum's number with its symbol. None: any value passes.
     """
     if isinstance(schema, list):
         return _union_check(schema, limits)

@@ -1,9 +1,9 @@
 """Encodes and decodes records in both wire formats.
 
 The encoder writes Avro single-object encoding (C3 01, CRC-64-AVRO fingerprint, body), or with a schema
-registry the Confluent wire format (00, schema id, body). The decoder accepts both and distinguishes them by
-the first byte. It resolves the schemas of older and newer writers to ours, and raises `BadRecord` for bytes
-that no correct writer sends. Records of our own schemas are decoded by native readers where they are set up.
+registry the Confluent wire format (00, schema id, body). The decoder accepts both formats and distinguishes
+them by the first byte. It resolves the schemas of older and newer writers to ours, and raises `BadRecord` for
+bytes that no correct writer sends. `use_readers` sets up native readers, which decode our own schemas faster.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ R = TypeVar("R")
 
 
 class FieldSchema(TypedDict):
-    """A field of an Avro record: as in its `.avsc` file, with the limits of a named range."""
+    """A field of an Avro record, as in its `.avsc` file but with `min` and `max` in place of named ranges."""
 
     name: str
     type: Any
@@ -72,7 +72,7 @@ class FieldSchema(TypedDict):
 
 
 class RecordSchema(TypedDict):
-    """An Avro record."""
+    """The schema of an Avro record: its name and its fields."""
 
     name: str
     type: str
@@ -84,7 +84,7 @@ class Registry(Protocol):
     """A schema registry: returns ids for our schemas, and the schemas of other writers."""
 
     def __hash__(self) -> int:
-        """Hash by identity, as the schemas of ids are cached per registry."""
+        """Hash by identity, because the codec caches schemas per registry object."""
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> int | None:
         """Return the id under which `schema` is registered; None if messages carry fingerprints instead."""
@@ -95,7 +95,7 @@ class Registry(Protocol):
 
 @cache
 def raw_schema(name: str) -> RecordSchema:
-    """Return a record's schema, with limits in place of named ranges. Raises KeyError if unknown."""
+    """Return a record's schema, with `min` and `max` in place of named ranges. Raises KeyError if unknown."""
     path = files("schemas") / f"{name}.avsc"
     if not name.isalnum() or not path.is_file():
         raise KeyError(f"record {name!r}: no such schema in schemas/")
@@ -118,7 +118,7 @@ def parsed_schema(name: str) -> Any:
 
 @cache
 def fingerprint_of(name: str) -> bytes:
-    """Return the fingerprint of a record's schema."""
+    """Return the fingerprint (8 bytes, CRC-64-AVRO) of the present schema of record `name`."""
     return fingerprint_of_schema(raw_schema(name))
 
 
@@ -149,7 +149,7 @@ def _schemas() -> Mapping[bytes, RecordSchema]:
 
 @cache
 def _writer(written: bytes) -> _Writer:
-    """Return the writer's schema with this fingerprint. Raises KeyError if it is no schema of ours."""
+    """Return the released or present schema with this fingerprint. Raises KeyError if there is none."""
     return _Writer(_schemas()[written])
 
 
@@ -165,7 +165,7 @@ _reader_maker: ReaderMaker | None = None
 
 
 def use_readers(maker: ReaderMaker | None) -> None:
-    """Decode by readers of `maker`, the module `native.core.avro`; None: in the general way alone."""
+    """Decode by native readers of `maker`, the module `native.core.avro`; with None, by fastavro alone."""
     global _reader_maker
     _reader_maker = maker
 
@@ -200,7 +200,7 @@ def _written(name: str, record: Mapping[str, Any], schema: Any) -> bytes:
 def body_start(data: bytes, name: str, registry: Registry | None = None) -> int:
     """Return the offset of the body in a message that was written with *our* schema of `name`.
 
-    For native decoders, which support one schema only. Raises BadRecord for any other writer's schema.
+    Native decoders that support one schema only need it. Raises BadRecord for any other writer's schema.
     """
     writer, start = _writer_of(data, name, registry)
     if writer is not _current(name):
@@ -235,10 +235,10 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
 
 
 def split_signature(data: bytes, name: str, registry: Registry | None = None) -> tuple[bytes, bytes]:
-    """Return the signed part of a message, and its signature: the field `signature`, empty if there is none.
+    """Return (signed part, signature) of a message. The signature is the field `signature`, empty if absent.
 
-    The signed part is the fingerprint of the writer's schema and the body with an empty signature: the same
-    for all readers. Raises BadRecord, also for a body that another encoding of the same values would give.
+    The signed part is the fingerprint of the writer's schema and the body with an empty signature, so it is
+    equal for all readers. Raises BadRecord, also for a body that differs from our encoding of its values.
     """
     writer, start = _writer_of(data, name, registry)
     record = _read(data, start, name, writer.parsed, None)
@@ -269,7 +269,7 @@ def decode_head(data: bytes, name: str, last: str, registry: Registry | None = N
 def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[dict[str, Any], int]:
     """Decode and check the first fields, up to `last`, of a body of our own schema that begins at `start`.
 
-    Returns them and the offset of the next field. Raises BadRecord, and KeyError without a field `last`.
+    Return the fields and the offset behind them. Raises BadRecord, and KeyError without a field `last`.
     """
     writer = _head_schema(name, last)
     if (value := writer.read(data, start)) is not None:
@@ -282,7 +282,7 @@ def decode_head_at(data: bytes, start: int, name: str, last: str) -> tuple[dict[
 
 
 def encode_head(name: str, record: Mapping[str, Any], last: str, registry: Registry | None = None) -> bytes:
-    """Encode the fields of `record` up to `last`. Raises as `encode`, and KeyError without that field."""
+    """Encode the fields of `record` up to `last`. Raises as `encode`, and KeyError without a field `last`."""
     schema = _head_schema(name, last)
     head = {field: record[field] for field in schema.fields if field in record}
     return header(name, registry) + _written(name, head, schema.parsed)
@@ -351,7 +351,7 @@ def _writer_of(data: bytes, name: str, registry: Registry | None) -> tuple[_Writ
 
 
 def other_fingerprints(values: Iterable[bytes | None]) -> Counter[bytes]:
-    """Count the messages by the fingerprint of their schema, without those of released schemas."""
+    """Count messages by the fingerprint of their schema; leave out released schemas and our current ones."""
     released = _schemas()
     written = (value[2:HEADER_BYTES] for value in values if value and value[:2] == SINGLE_OBJECT)
     return Counter(fingerprint for fingerprint in written if fingerprint not in released)
@@ -386,7 +386,7 @@ def _registered(schema_id: int | bytes, name: str, registry: Registry) -> _Write
 
 
 class _Writer:
-    """A writer's schema: parsed for fastavro, the same with enums as numbers, and its compiled checks."""
+    """A writer's schema: parsed for fastavro, parsed with enums as numbers, and its compiled checks."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         check_bounded(schema)
@@ -402,7 +402,7 @@ class _Writer:
         """The maker of the native reader, and the reader; None if the schema has none."""
 
     def read(self, data: bytes, start: int) -> tuple[dict[str, Any], int] | None:
-        """Return the checked record at `start` and its end; None if the general way must decode it."""
+        """Return (checked record at `start`, its end offset); None if fastavro must decode the record."""
         maker = _reader_maker
         if maker is None:
             return None
@@ -418,7 +418,7 @@ class _Writer:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """The schema's fingerprint."""
+        """The schema's fingerprint (8 bytes, CRC-64-AVRO)."""
         return fingerprint_of_schema(self._schema)
 
 

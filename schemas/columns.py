@@ -1,9 +1,9 @@
-"""Columns of the history tables: which field of a record fills each, and which type follows from it.
+"""Maps each column of a history table to the record field that fills it, and derives the column's type.
 
 A column takes the field of its own name, from the item if it has that field, else from the record. Otherwise:
 
 - `since` takes `since_ns`, as a time.
-- `fact_text` takes the field `text` of `fact`, `facts` or `factes`: an array where these are items.
+- `fact_text` takes the field `text` of the record, or array of records, `fact`, `facts` or `factes`.
 - `recorded_ns` is the time at which the log appended the message.
 - `name=field` names the field.
 """
@@ -66,7 +66,7 @@ class Column:
 def columns_of(
     record: str, items: str | None, names: str, types: Mapping[str, str], derived: Mapping[str, str]
 ) -> Iterator[Column]:
-    """Yield a table's columns; arguments: `schemas.tables.Table`. Raises KeyError for an unfilled column."""
+    """Yield the columns of the `Table` with these arguments. Raises KeyError for a column without a field."""
     fields = _fields(raw_schema(record)) | {APPEND_TIME: "long"}
     item_fields = _fields(fields[items]["items"]) if items in fields else {}
     type_of, derived_type = (
@@ -92,7 +92,7 @@ def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _source(name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], str] | None:
-    """Return (path, kind) of the field that fills the column `name`; None if no field does."""
+    """Return (field names, key of `TYPES`) for the field that fills the column `name`; None without one."""
     for field in (name, f"{name}_ns"):
         if field in fields:
             return (field,), _kind(fields[field])

@@ -1,4 +1,4 @@
-"""Control sockets of running programs, closed to other users. Requests and answers are lines of JSON.
+"""Serves control sockets of running programs, closed to other users. Requests and answers are lines of JSON.
 
 A request is, for example, `{"command": "fault", "line": "grey 20% leaf1>spine2"}`. The answer has a line
 `{"ok": true, "result": ...}` for each result, or `{"ok": false, "error": "one line"}` for a refusal.
@@ -34,7 +34,7 @@ Request = dict[str, Any]
 
 
 class ControlServer:
-    """Answers requests in threads of its own, from construction to `close`. A command yields its results."""
+    """Answers requests in threads of its own until `close`. A command's function yields its results."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ControlServer:
         commands: Mapping[str, Callable[[Request], Iterable[Any]]],
         refusals: tuple[type[Exception], ...] = (),
     ) -> None:
-        """`refusals`: further errors to return to the client. Raises OSError if the socket cannot be made."""
+        """Listen at `path`. Errors of the types `refusals` are returned to the client. Raises OSError."""
         self._name, self._commands = name, commands
         self._refusals: tuple[type[Exception], ...] = (*REFUSALS, *refusals)
         self._closing = threading.Event()
@@ -94,7 +94,7 @@ class ControlServer:
                 self._slots.release()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Read one request, answer it, and hang up."""
+        """Read one request from a connection, answer it, and close the connection."""
         try:
             with connection:
                 check_owner(connection)
@@ -125,7 +125,7 @@ class ControlServer:
 def exchange(
     connection: socket.socket, command: str, values: Mapping[str, Any]
 ) -> Generator[dict[str, Any], None, None]:
-    """Send a request and yield the answers as they come; close the connection. Raises OSError."""
+    """Send a request and yield the answers as they arrive; then close the connection. Raises OSError."""
     with connection:
         connection.sendall(json.dumps({"command": command, **values}).encode() + b"\n")
         with connection.makefile("rb") as lines:

@@ -1,6 +1,6 @@
-"""Formats of the strings in records, named by the attribute `format` of `.avsc` fields.
+"""Checks the formats of the strings in records, named by the attribute `format` of `.avsc` fields.
 
-`schemas.ids` builds and parses the ids; the patterns here accept all ids that it builds. Strings that passed
+`schemas.ids` builds and parses the ids, and the patterns here accept all of these ids. Strings that passed
 are cached, because records repeat the same few names.
 """
 
@@ -52,7 +52,7 @@ class Format:
         self._passed: set[str] = set()
 
     def has_passed(self, values: Iterable[str]) -> bool:
-        """Return whether all strings are among those that have passed before."""
+        """Return whether all strings have passed the check before, so that they need no new one."""
         return self._passed.issuperset(values)
 
     def first_wrong(self, values: Iterable[str]) -> str | None:

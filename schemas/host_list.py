@@ -1,4 +1,4 @@
-"""Expands and folds the host lists of Slurm."""
+"""Expands Slurm host lists, such as `h[1-3,07]`, to host names, and folds names to a list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBERED: Final = re.compile(r"([^\[\],]*?)([0-9]{1,9})([^0-9\[\],]*)")
 def host_names(pattern: str, max_names: int) -> Iterator[str]:
     """Yield the names of a host list, such as `h[1-3,07],g1`.
 
-    Raises ValueError for an invalid list, and for one of more than `max_names` names.
+    Raises ValueError for an invalid list, and for a list of more than `max_names` names.
     """
     items = re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", pattern)
     names = (name for item in items for name in _names_of(item))
@@ -40,9 +40,9 @@ def _names_of(item: str) -> Iterator[str]:
 
 
 def host_list(names: Collection[str]) -> str:
-    """Return the host list of names, such as `h[1-3,07],g1`, that folds the last number of each name.
+    """Return names as a Slurm host list, such as `h[1-3,07],g1`. Only the last number of each name is folded.
 
-    `host_names` is the inverse, but for order and repetitions.
+    `host_names` expands the list again, without repeated names and perhaps in another order.
     """
     numbered = {match.groups() for name in names if (match := _NUMBERED.fullmatch(name))}
     padded = {
@@ -57,7 +57,7 @@ def host_list(names: Collection[str]) -> str:
 
 
 def _folded(head: str, width: int, tail: str, numbers: Sequence[int]) -> str:
-    """Return one item of a host list for ascending numbers of `width` digits, 0: without leading zeros."""
+    """Return one item of a host list for ascending numbers of `width` digits (0: without leading zeros)."""
     ranges: list[tuple[int, int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:

@@ -1,4 +1,4 @@
-"""The identity of each record: its fields that tell it from other records of its topic.
+"""Defines the identity of each record: the fields that distinguish it from other records of its topic.
 
 Delivery is at least once. A record that is published again has the same identity, and replaces the first.
 """
@@ -45,12 +45,12 @@ def identity_of(topic: Topic, record: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def has_local_facts(topic: Topic) -> bool:
-    """Return whether a topic's records have fields that `comparable` leaves out."""
+    """Return whether a topic's records have fields of local facts, which `comparable` leaves out."""
     return "'replay': 'exempt'" in repr(raw_schema(topic.record))
 
 
 def comparable(topic: Topic, record: Mapping[str, Any]) -> Any:
-    """Return a record without the fields of local facts, which a replay need not reproduce."""
+    """Return a record without the fields that hold local facts, which a replay need not reproduce."""
     return _comparable(raw_schema(topic.record), record)
 
 

@@ -30,21 +30,21 @@ _MARKS: Final = frozenset("<>[]")
 
 
 class NicParts(NamedTuple):
-    """The parts of a NIC id."""
+    """The host and the device of a NIC id."""
 
     host: str
     device: str
 
 
 class End(NamedTuple):
-    """One end of a link."""
+    """One end of a link: a node and its port."""
 
     node: str
     port: str
 
 
 class FlowParts(NamedTuple):
-    """The parts of a flow id. `key`: the flow within its host and boot, for example `sock:17`."""
+    """The parts of a flow id. `key` identifies the flow within its host and boot, for example `sock:17`."""
 
     host: str
     boot: str
@@ -52,7 +52,7 @@ class FlowParts(NamedTuple):
 
 
 class WindowParts(NamedTuple):
-    """The parts of a contention window's id."""
+    """The shard, link and opening time of a contention window's id."""
 
     shard: str
     link: str
@@ -73,7 +73,7 @@ def nic_parts(nic: str) -> NicParts:
 
 
 def host_of(name: str) -> str:
-    """Return the host in a NIC, clock or flow id, without a check; return a host's name as it is."""
+    """Return the host in a NIC, clock or flow id, without a check; return a host's name unchanged."""
     return name.partition("/")[0]
 
 
@@ -102,7 +102,7 @@ def end_id(node: str, port: str) -> str:
 
 
 def end_parts(end: str) -> End:
-    """Return the node and port of a link's end, without checking them; both are empty if it is no end."""
+    """Return a link end's node and port, without checking them; both are empty if `end` is malformed."""
     if end.startswith("["):
         node, bracket, port = end[1:].partition("]:")
         return End(node, port) if bracket else End("", "")
@@ -111,7 +111,7 @@ def end_parts(end: str) -> End:
 
 
 def link_ends(link: str) -> tuple[str, str]:
-    """Return both ends of a directed link as `node:port`. Raises ValueError if it is no link id."""
+    """Return both ends of a directed link as `node:port`. Raises ValueError if `link` is no link id."""
     ends = link.split(">")
     if len(ends) != 2:
         raise ValueError(f"link id {link!r}: expected node:port>node:port")
@@ -141,7 +141,7 @@ def cable_id(link: str) -> CableId:
 
 
 def cable_ends(cable: str) -> tuple[str, str]:
-    """Return both ends of a cable as `node:port`, in sorted order. Raises ValueError if it is no cable id."""
+    """Return both ends of a cable as `node:port`, sorted. Raises ValueError if `cable` is no cable id."""
     ends = cable.split("<>")
     if len(ends) != 2:
         raise ValueError(f"cable id {cable!r}: expected node:port<>node:port")
@@ -181,7 +181,7 @@ def window_parts(window: str) -> WindowParts:
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
-    """Return a sort key that places h2 before h10."""
+    """Return a sort key that orders numbers in names by value: h2 before h10."""
     return [
         (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
     ]

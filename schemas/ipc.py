@@ -1,4 +1,4 @@
-"""Unix sockets between the programs of one machine: of one user, unless `socket_access` admits others.
+"""Opens Unix sockets between programs of one user on a machine; `socket_access` can admit other users.
 
 The address of a Unix socket holds 107 bytes; paths here may be longer. The folder of a bound socket must not
 be writable by other users. A socket file that a killed program left behind is replaced. A lock on the folder
@@ -40,14 +40,14 @@ _log = logging.getLogger(__name__)
 
 
 class InUse(OSError):
-    """A process listens at the path already."""
+    """Another process already listens at the path."""
 
 
 def listen(path: Path, *, blocking: bool = False, access: SocketAccess = OWNER) -> socket.socket:
     """Return a stream socket that listens at `path`; replace a socket file that was left behind.
 
-    Programs of the users that `access` names can connect. Raises InUse if a process answers there, OSError if
-    the socket cannot be made.
+    Programs of the users that `access` names can connect. Raises InUse if a process already listens at the
+    path, OSError if the socket cannot be made.
     """
     listener = _bound(path, socket.SOCK_STREAM, access)
     listener.setblocking(blocking)
@@ -60,10 +60,10 @@ def listen_for_packets(path: Path, *, access: SocketAccess = OWNER) -> socket.so
 
 
 class SocketFile:
-    """A socket of this program whose file is made again if somebody removes or replaces it.
+    """A listening socket that is recreated if its file is removed or replaced.
 
-    A clean-up of temporary files removes the files of sockets, and programs then find none. A file of another
-    kind is left alone. `make` is called for each new socket. Raises as `listen` does.
+    A clean-up of temporary files can remove a socket's file, and then no program can connect. A file of
+    another kind is not touched. `make` is called for each new socket. Raises as `listen` does.
     """
 
     def __init__(self, path: Path, make: Callable[[Path], socket.socket]) -> None:
@@ -77,9 +77,9 @@ class SocketFile:
         """One line if the file is missing and cannot be made again."""
 
     def check(self, now_s: float, selector: selectors.BaseSelector | None = None) -> None:
-        """Make the socket again if its file is gone; it is due once in `CHECK_S` of the monotonic clock.
+        """Recreate the socket if its file is gone; check the file once in `CHECK_S` (monotonic time).
 
-        The new socket takes the place of the former one in `selector`. Connections stay open.
+        The new socket replaces the former one in `selector`. Connections stay open.
         """
         if now_s < self._check_at_s:
             return
@@ -195,15 +195,15 @@ def receive_descriptor(connection: socket.socket, max_bytes: int) -> tuple[bytes
 def check_owner(connection: socket.socket) -> int:
     """Check that the peer runs as our user, in addition to the file's mode, and return its process id.
 
-    The id is 0 if the peer is not in this process's PID namespace. Raises PermissionError for another user.
+    The id is 0 if the peer is in another PID namespace. Raises PermissionError for another user.
     """
     return OWNER.check(connection).pid
 
 
 def leave(path: Path, bound: socket.socket) -> None:
-    """Close a socket that was bound at `path`, and remove its file unless another process answers there.
+    """Close a socket that was bound at `path`, and remove its file unless another process listens there.
 
-    The next `listen` at the path replaces a file that stays.
+    If the file stays, the next `listen` at the path replaces it.
     """
     kind = bound.type
     bound.close()
@@ -236,7 +236,7 @@ def _bound(path: Path, kind: socket.SocketKind, access: SocketAccess = OWNER) ->
 
 
 def _remove(path: Path) -> None:
-    """Remove a socket's file or a link, if there is one. Raises FileExistsError for any other file."""
+    """Remove the socket or link at `path`, if present. Raises FileExistsError for any other file."""
     with contextlib.suppress(FileNotFoundError):
         mode = path.lstat().st_mode
         if not stat.S_ISSOCK(mode) and not stat.S_ISLNK(mode):
@@ -245,7 +245,7 @@ def _remove(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of the file at a path; None if there is none.
+    """Return (device, inode) of the file at a path; None if there is no file.
 
     The inode of a bound socket is not used again while the socket is open.
     """
@@ -270,7 +270,7 @@ def _answers(name: str, kind: int) -> bool:
 
 @contextlib.contextmanager
 def _short_name(path: Path) -> Iterator[str]:
-    """Yield a path to `path` that is short enough for a socket address."""
+    """Yield an equivalent of `path` that fits into a socket address (107 bytes)."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -280,9 +280,9 @@ def _short_name(path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _locked_folder(path: Path) -> Iterator[str]:
-    """Lock the folder of `path` against our other programs that make or remove sockets; yield a short path.
+    """Lock the folder of `path` against other programs that bind or remove sockets; yield a short path.
 
-    Raises PermissionError if other users could replace the socket, InUse if the lock is never free.
+    Raises PermissionError if other users could replace the socket, InUse if the lock does not become free.
     """
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

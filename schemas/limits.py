@@ -1,7 +1,7 @@
 """The limits on actions at one host, as `fabric.config` sets them, for policy and actuators.
 
-`Limits` combines the newest `ActuatorConfig` of `*` with that of the host. Values of the host's record
-override those of `*`; protected jobs add up. The default mode is OBSERVE.
+`Limits` combines the newest `ActuatorConfig` of key `*` with that of the host. Values of the host's record
+override those of `*`; the protected jobs of both records apply. The default mode is OBSERVE.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Limits:
     """Sum of the versions of both records; decisions carry it as `config_version`."""
 
     def max_moves(self, flows: int, part: float = 1.0) -> int:
-        """Return how many of `flows` may move within a minute, with a fraction `part` of the allowed share.
+        """Return the number of `flows` that may move within a minute, for a part of the allowed share (0..1).
 
-        It is at least one, unless the share is 0.
+        The result is at least one, unless the share is 0.
         """
         share = part * self.max_moved_share
         return max(1, int(share * flows)) if share > 0 else 0
 
     @classmethod
     def of(cls, records: Mapping[str, ActuatorConfig], host: str) -> Limits:
-        """Combine `ActuatorConfig` records, by key, to the limits at a host."""
+        """Combine the `ActuatorConfig` records in `records`, by key, to the limits in force at a host."""
         in_force = [records[key] for key in dict.fromkeys((EVERYONE, host)) if key in records]
         act, allowed, actions = False, ALLOWED, DEFAULT_ACTIONS_PER_S
         for record in in_force:

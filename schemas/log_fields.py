@@ -1,4 +1,4 @@
-"""The ids that log lines carry as fields, so that a decision, its action and its alert can be joined."""
+"""Selects the ids that log lines carry, so that a decision, its action and its alert can be joined."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FIELDS: Final = ("decision_id", "alert_id", "subject")
 
 
 def log_fields(record: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the ids of a Decision, ActionReport or Alert; of other records, those that they have."""
+    """Return those of the fields `decision_id`, `alert_id` and `subject` that a record has."""
     if record is None:
         return {}
     fields = {name: record[name] for name in FIELDS if isinstance(record.get(name), str)}

@@ -1,7 +1,7 @@
 """Detects that log append time stepped back.
 
-In Kafka, append time is read from the clock of the partition's leader. That clock may be corrected, or
-another leader's may take over. So append time, and with it a window's number, may jump forwards or back.
+In Kafka, append time is read from the clock of the partition's leader. The clock may be corrected, or another
+leader elected. So append time, and with it a window's number, may jump forwards or back.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ MAX_BEHIND_HOSTS_S: Final = 1.0
 
 
 def is_log_time_wrong(ahead_s: float) -> bool:
-    """Return whether log time is wrong. `ahead_s`: log time minus the hosts' system clocks."""
+    """Return whether log time is wrong. `ahead_s`: log time minus the hosts' system clocks, s."""
     return not -MAX_BEHIND_HOSTS_S <= ahead_s <= MAX_AHEAD_OF_HOSTS_S
 
 
 def step_windows(window_ns: int) -> int:
-    """Return by how many windows a later record must be behind an earlier one to show a step back."""
+    """Return the number of windows that a later record must be behind an earlier one to show a step back."""
     return max(2, -(-STEP_NS // window_ns))
 
 
 class WindowOrder:
     """Tracks the order of windows in the `ClockOffsets` of all shards.
 
-    Each part of a shard's `ClockOffsets` has one partition and one writer, so that its windows ascend.
+    Each part of a shard's `ClockOffsets` has one partition and one writer, so its window numbers ascend.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class WindowOrder:
     def steps_back(self, record: ClockOffsets) -> bool:
         """Track the next record; return whether its window shows that log time stepped back.
 
-        Two consecutive records must show it: a single one may be another writer's mistake.
+        Two consecutive records must be behind: a single one may be another writer's mistake.
         """
         key, window = (record["shard"], record["part"]), record["window"]
         last, earlier = self._last.get(key, -1), self._earlier.pop(key, None)

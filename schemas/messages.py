@@ -1,7 +1,7 @@
 """Decodes messages, and checks that each has the key that follows from its record.
 
-A record under a wrong key would replace another record in a compacted topic, or reach a worker that does not
-own it. So every reader refuses it.
+A record with a wrong key would replace another record in a compacted topic, or reach a worker that does not
+own it. So every reader refuses such a message.
 """
 
 from __future__ import annotations

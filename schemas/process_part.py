@@ -1,4 +1,4 @@
-"""A part of a process: its stop request and its service notifier. Most processes are one part."""
+"""Connects a service to its process: stop request and service notifier. Most processes run one service."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from schemas.stop_request import StopRequest
 
 
 class Part(NamedTuple):
-    """The connections of a service to its process."""
+    """A service's connections to its process: the request to stop, and the service manager's notifier."""
 
     stop: StopRequest
     notifier: ServiceNotifier
 
 
 def own_process() -> Part:
-    """Return the part that is the whole process: signals stop it, if this is the main thread."""
+    """Return the `Part` of a process that runs one service; SIGTERM and SIGINT stop it in the main thread."""
     stop = StopRequest()
     stop.set_on_signals()
     return Part(stop, ServiceNotifier())

@@ -1,7 +1,7 @@
 """SQL queries on the history tables that the live page and Grafana's dashboards share.
 
-A `Dialect` holds what differs between the two: the page binds parameters, Grafana expands macros. Each of
-them selects its own columns and order from the queries built here.
+A `Dialect` holds the differences between the two: the page binds parameters, Grafana expands macros. Page and
+dashboards select their own columns and order from the queries built here.
 
 A window that was computed again overwrites its rows only at the next merge. So rows are read with FINAL, or
 with an aggregate that ignores repeated rows.
@@ -18,7 +18,7 @@ from schemas import tables
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """SQL by which the page or Grafana expresses the time range of rows, and the step of a series."""
+    """The SQL with which the page or Grafana expresses a query's time range and the time step of a series."""
 
     database: str
     in_range: str
@@ -27,7 +27,7 @@ class Dialect:
     """Expression for the start of the step that contains a window."""
 
     def rows(self, table: str, *conditions: str, time: str = "window_start", final: str = " FINAL") -> str:
-        """Return FROM and WHERE for the rows in the time range. `time`: the column that the range limits."""
+        """Return FROM and WHERE clauses for a table's rows in the time range. `time`: the column to limit."""
         source = f"{self.database}.{table}{final}"
         if time != "window_start":
             source = f"(SELECT *, {time} AS window_start FROM {source})"
@@ -44,7 +44,7 @@ RESULT_LEVEL: Final = "if(status = 'FAILED', severity, status)"
 
 
 def unknown_delay(rtt: str) -> str:
-    """Return the SQL condition that a row's one-way delay is unknown. `rtt`: the round-trip column."""
+    """Return the SQL condition for an unknown one-way delay. `rtt`: SQL of the round-trip time's column."""
     return f"ifNull(bound_ns > {MAX_BOUND_RTTS} * {rtt}, 0)"
 
 
@@ -118,7 +118,7 @@ def clock_fleet(dialect: Dialect) -> str:
 def clock_states(dialect: Dialect, limit: int, *conditions: str) -> str:
     """Return a query of the worst state per step, for at most `limit` clocks.
 
-    They are the clocks that were out of SYNCED for longest, then those with most events.
+    The query selects the clocks that were out of SYNCED for longest, then those with most events.
     """
     rows = dialect.rows(tables.CLOCKS, *conditions)
     return (
@@ -129,9 +129,9 @@ def clock_states(dialect: Dialect, limit: int, *conditions: str) -> str:
 
 
 def clock_events(dialect: Dialect, per_kind: int, limit: int, *conditions: str) -> str:
-    """Return a query of the events of clocks, the newest first.
+    """Return a query of the events of clocks, the newest first, with at most `per_kind` events of each kind.
 
-    At a worker's start every clock is NEW; the limit `per_kind` keeps these events from hiding others.
+    At a worker's start every clock is NEW; the limit per kind keeps these events from hiding others.
     """
     return (
         "SELECT window_start, clock, shard, toString(event) AS event, event_ns, toString(state) AS state "
@@ -141,9 +141,9 @@ def clock_events(dialect: Dialect, per_kind: int, limit: int, *conditions: str) 
 
 
 def suspects(dialect: Dialect, newest: bool = False) -> str:
-    """Return a query of the suspect pairs, the most asymmetric first.
+    """Return a query of the suspect pairs in the time range, the most asymmetric first.
 
-    They are those in the range; with `newest`, only those in each shard's newest window.
+    With `newest`, the query selects only the pairs in each shard's newest window.
     """
     windows = f"SELECT shard, max(window) {dialect.rows(tables.CLOCKS, final='')} GROUP BY shard"
     return (
@@ -157,7 +157,7 @@ def suspects(dialect: Dialect, newest: bool = False) -> str:
 
 
 def nic_windows(dialect: Dialect) -> str:
-    """Return a query of the sums over each NIC's windows in the range."""
+    """Return a query of each NIC's sums over its windows in the time range."""
     return (
         "SELECT nic, sum(samples) AS samples, sum(lost) AS lost, sum(batches) AS batches, "
         "sum(lost_batches) AS lost_batches, sum(restarts) AS restarts, "
@@ -167,7 +167,7 @@ def nic_windows(dialect: Dialect) -> str:
 
 
 def rejects(database: str, in_range: str, limit: int) -> str:
-    """Return a query of the rejected messages, the newest first. `in_range`: a condition on `append_ns`."""
+    """Return a query of rejected messages, the newest first. `in_range`: SQL condition on `append_ns`."""
     return (
         "SELECT append_ns, topic, partition, offset, reader, reason, detail, size_bytes "
         f"FROM {database}.{tables.REJECTS} FINAL WHERE {in_range} "
@@ -178,7 +178,7 @@ def rejects(database: str, in_range: str, limit: int) -> str:
 def newest_results(rows: str, columns: Sequence[str]) -> str:
     """Return a query of the newest audit result of each host and check: host, check, level, `columns`, time.
 
-    `rows`: FROM and WHERE. They need no FINAL, as a repeated row has the same result.
+    `rows`: FROM and WHERE clauses. FINAL is not needed, because repeated rows have the same result.
     """
     names = ", ".join(f"newest.{at} AS {name}" for at, name in enumerate(columns, start=2))
     return (

@@ -1,6 +1,6 @@
-"""Ranges of the numbers in records, named by the attribute `range` of `.avsc` fields.
+"""Defines ranges of the numbers in records, named by the attribute `range` of `.avsc` fields.
 
-A schema names a range if several fields share it, and states `min` and `max` otherwise.
+A schema names a range if several fields share it; otherwise it states `min` and `max`.
 """
 
 from __future__ import annotations

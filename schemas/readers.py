@@ -1,7 +1,7 @@
 """Builds the readers that decode and check a record in one pass, from its schema.
 
-`native.core.avro` makes the readers, but nothing here imports it: `fabrictime-client` decodes without it. A
-reader gives the values that `fastavro` and the checks of `schemas.checks` give, or refuses the bytes.
+`native.core.avro` implements the readers, but this module does not import it, so `fabrictime-client` works
+without it. A reader returns the same values as `fastavro` with the checks of `schemas.checks`, or refuses.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ from schemas.formats import Format
 
 
 class ReaderMaker(Protocol):
-    """Makes readers and reads with them: the module `native.core.avro`."""
+    """Creates readers and decodes values with them; the module `native.core.avro` implements it."""
 
     @property
     def Refused(self) -> type[ValueError]:
-        """The error for bytes that the general way must decode."""
+        """The error for bytes that a reader refuses, so that fastavro must decode them."""
 
     def read(self, reader: Any, data: bytes, start: int) -> tuple[Any, int]:
         """Return the value at offset `start`, and the offset of its end. Raises `Refused`."""
 
     def number(self, low: float | None, high: float | None) -> Any:
-        """Return the reader of an int or long."""
+        """Return the reader that decodes an int or long within `low` and `high`; None means no limit."""
 
     def real(self, low: float | None, high: float | None, is_narrow: bool) -> Any:
-        """Return the reader of a double, or of a float. Raises ValueError for a limit that is no double."""
+        """Return the reader of a double, or a float if `is_narrow`. None: no limit. Raises ValueError."""
 
     def boolean(self) -> Any:
-        """Return the reader of a boolean."""
+        """Return the reader that decodes a boolean to True or False."""
 
     def byte_string(self, longest: int) -> Any:
-        """Return the reader of bytes."""
+        """Return the reader that decodes bytes of at most the length `longest`."""
 
     def string(self, longest: int, passes: Callable[[str], bool] | None) -> Any:
-        """Return the reader of a string; `passes` returns whether a string has its format."""
+        """Return the reader of a string of at most the length `longest`; `passes` checks its format."""
 
     def enum(self, symbols: Iterable[str]) -> Any:
         """Return the reader that decodes an enum to one of `symbols`."""
 
     def optional(self, inner: Any, null_branch: int) -> Any:
-        """Return the reader of a union of null and another type."""
+        """Return the reader of a union of null, at index `null_branch`, and the type that `inner` decodes."""
 
     def array_of(self, element: Any, longest: int) -> Any:
-        """Return the reader of an array."""
+        """Return the reader of an array of at most `longest` elements, which `element` decodes."""
 
     def record(self, names: Iterable[str], readers: Iterable[Any]) -> Any:
-        """Return the reader of a record."""
+        """Return the reader that decodes a record to a dict; `readers` decode the fields `names` in order."""
 
 
 class _Unsupported(Exception):
-    """A type that has no reader."""
+    """A schema contains a type for which there is no reader."""
 
 
 def reader_of(schema: Any, maker: ReaderMaker) -> Any | None:
     """Return the reader of a record whose enums are ints with the attribute `symbols`.
 
-    None if a part of it has no reader: a map, fixed, a union of several types, an enum that is no field, or a
-    record within itself.
+    None if a part of the record has no reader: a map, fixed, a union of several types, an enum that is no
+    field, or a record within itself.
     """
     try:
         return _Builder(maker).reader(schema, NO_LIMITS)
@@ -74,7 +74,7 @@ class _Builder:
         """Maps a record's name to its reader."""
 
     def reader(self, schema: Any, limits: Limits) -> Any:
-        """Return the reader of values of a schema; their limits are those of the field."""
+        """Return the reader of a schema's values; `limits` are those of the field that holds the values."""
         kind = schema["type"] if isinstance(schema, dict) else schema
         if isinstance(kind, list):
             return self._optional(kind, limits)

@@ -24,7 +24,7 @@ class Reason(NamedTuple):
 
     @classmethod
     def of_window(cls, window_id: str) -> Self:
-        """Return the reason that names a contention window."""
+        """Return the reason that refers to a contention window."""
         try:
             link = window_parts(window_id).link
         except ValueError:
@@ -33,7 +33,7 @@ class Reason(NamedTuple):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Return the reason in a `Reason` record."""
+        """Return the `Reason` that a `Reason` record describes."""
         return cls(record["subject"], record["seq"], record["window_id"])
 
     def record(self, kind: records.ReasonKind) -> records.Reason:

@@ -1,4 +1,4 @@
-"""Limits repeated log lines, so that one lasting fault does not drive the rest out of a log file."""
+"""Limits repeated log lines, so that one lasting fault does not flood a log file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_LINES: Final = 100
 
 
 class RepeatFilter:
-    """Decides which lines are due."""
+    """Decides whether a log line is written or suppressed as a repetition."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -21,7 +21,7 @@ class RepeatFilter:
         """Maps line to the time at which it was last due, and how often it was not due since."""
 
     def due(self, line: str) -> str | None:
-        """Return the line with the number of its suppressed repetitions; None if it is not due."""
+        """Return the line to log, with its number of suppressed repetitions; None if it is suppressed."""
         now_s = self._now_s()
         due_s, suppressed = self._lines.get(line, (float("-inf"), 0))
         if now_s - due_s <= REPEAT_S:

@@ -1,8 +1,8 @@
-"""Starts modules of ours without code from the working directory, PYTHONPATH or the user's site.
+"""Starts our own Python modules without code from the working directory, PYTHONPATH or the user's site.
 
 `python -m` searches the working directory first, so a `queue.py` that lies there would run with our rights.
 All our processes start through this file in Python's isolated mode (`-I`), which searches the interpreter's
-own folders only. It then adds our packages' folder. As a program it imports the standard library alone.
+own folders only. The file then adds our packages' folder. As a program it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 def module_command(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command that runs a module of ours, unbuffered, with this interpreter."""
+    """Return the command that runs one of our modules with this interpreter, with unbuffered output."""
     return (*script_command(__file__), module, *arguments)
 
 
 def script_command(path: str, *arguments: str, python: str | None = None) -> tuple[str, ...]:
-    """Return the command that runs a file of ours with `python`, else with this interpreter."""
+    """Return the command that runs one of our script files with `python`, by default this interpreter."""
     return (python or sys.executable, "-I", "-u", str(Path(path).resolve()), *arguments)
 
 

@@ -11,15 +11,15 @@ MAX_BYTES: Final = 1 << 20
 
 
 class SecretFileError(ValueError):
-    """The file cannot be used. The exception's text is one line and contains no secret."""
+    """A secret's file cannot be used. The exception's text is one line and contains no secret."""
 
 
 def read_secret(path: Path, name: str, expected: str) -> bytes:
     """Return the content of a file that only its owner can read. Raises SecretFileError.
 
-    A file of root may also be readable to our group, as secrets that Kubernetes mounts. Root also reads files
-    of other users, such as the key of the agent's user. `name`: the setting; `expected`: content of the file,
-    for messages.
+    A file of root may also be readable to our group, like the secrets that Kubernetes mounts. Root also reads
+    files of other users, such as the key of the agent's user. For messages, `name` is the setting and
+    `expected` the content of the file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -41,7 +41,7 @@ def read_secret(path: Path, name: str, expected: str) -> bytes:
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return a value that differs after each change of a file; None without the file."""
+    """Return a value that differs after each change of a file; None if the file does not exist."""
     try:
         status = path.stat()
     except OSError:

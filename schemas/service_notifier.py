@@ -1,4 +1,4 @@
-"""Notifies the service manager that started this process."""
+"""Notifies the service manager (systemd) that started this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sdnotify import SystemdNotifier
 
 
 class ServiceNotifier(SystemdNotifier):  # type: ignore[misc]  # it has no types
-    """A notifier that opens no socket without a service manager; sdnotify's own notifier leaves one open."""
+    """A notifier that opens no socket if no service manager runs; sdnotify's own notifier leaves one open."""
 
     def __init__(self) -> None:
         self.debug, self.socket = False, None

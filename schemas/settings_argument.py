@@ -1,4 +1,4 @@
-"""Runs one service with its settings as JSON on the command line, for benches and tests."""
+"""Runs one service with its settings as JSON on the command line, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def run_service(name: str, model: type[M], service: Callable[[M], int | None]) -> NoReturn:
-    """Run a service with the settings of the first argument, and exit with its code; `{}` without argument.
+    """Run a service with the settings in the first argument (JSON, by default `{}`), and exit with its code.
 
-    Settings that do not fit end the process with one line that names the setting.
+    Invalid settings end the process with one line that names the setting.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -26,6 +26,6 @@ def run_service(name: str, model: type[M], service: Callable[[M], int | None]) -
 
 
 def first_error(error: ValidationError) -> str:
-    """Return the place and text of the first error of settings."""
+    """Return the setting and the text of the first error in `error`, as one line."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc'])) or 'settings'}: {first['msg']}"

@@ -29,7 +29,7 @@ class BadFile(ValueError):
 def read_tables(path: Path, rows: str = "") -> dict[str, Any]:
     """Return the content of a file. Raises BadFile.
 
-    `rows`: name of the array of tables that a large file consists of; plain tables parse much faster.
+    `rows`: name of the array of tables that a large file consists of; files of only that array parse faster.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
@@ -67,7 +67,7 @@ def _toml(text: str, rows: str) -> dict[str, Any]:
 
 
 def parse_rows(lines: Iterable[str], name: str) -> list[dict[str, str | int]] | None:
-    """Return the tables of a TOML text that consists of `[[name]]` with plain texts and numbers.
+    """Return the tables of a TOML text with nothing but `[[name]]` tables of plain strings and numbers.
 
     Return None for any other text, valid or not: it needs the full parser, which is 10 times slower.
     """

@@ -1,4 +1,4 @@
-"""Signatures of the records that make actuators act: decisions, fallbacks and config.
+"""Signs and verifies the records that make actuators act: decisions, fallbacks and config.
 
 The signer fills the field `signature` with its key's id and an Ed25519 signature (RFC 8032) of topic, key and
 all other fields. A verifier accepts several public keys, so that keys change without a gap: add the new
@@ -61,13 +61,13 @@ class ControlSettings(StrictModel):
         return self
 
     def verifier(self) -> Verifier | None:
-        """Return what checks signatures; None if none are required. Raises ValueError for unusable keys."""
+        """Return the signature verifier, None if not required. Raises ValueError for unusable keys."""
         if not self.require_signature or self.accepted_keys_file is None:
             return None
         return Verifier(self.accepted_keys_file)
 
     def signer(self) -> Signer | None:
-        """Return what signs records; None without a key. Raises ValueError for an unusable key."""
+        """Return the signer of records; None without a signing key. Raises ValueError for an unusable key."""
         return None if self.signing_key_file is None else Signer(self.signing_key_file)
 
 
@@ -75,7 +75,7 @@ NO_CONTROL: Final = ControlSettings()
 
 
 def key_id(public: Ed25519PublicKey) -> bytes:
-    """Return the id of a key: the beginning of the SHA-256 of its 32 bytes."""
+    """Return the id of a public key: the first 8 bytes of the SHA-256 of its 32 bytes."""
     return hashlib.sha256(public.public_bytes_raw()).digest()[:ID_BYTES]
 
 
@@ -83,7 +83,7 @@ class Signer:
     """Signs records with one private key."""
 
     def __init__(self, path: Path) -> None:
-        """Read the key. Raises ValueError with one line that contains no secret."""
+        """Read the private key. Raises ValueError with one line that contains no secret."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -100,7 +100,7 @@ class Signer:
 
     @cached_property
     def key_id(self) -> bytes:
-        """The id of the key."""
+        """The id of the signing key."""
         return key_id(self._key.public_key())
 
     def signed(self, topic: Topic[Any], key: str, record: R) -> R:
@@ -114,18 +114,18 @@ class Signer:
 class Verifier:
     """Checks messages of the signed topics.
 
-    It refuses a config or fallbacks older than those accepted before. Decisions have a fence of their own.
+    It refuses config and fallbacks older than those accepted before. Epochs protect decisions.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the accepted keys. Raises ValueError."""
+        """Read the accepted public keys. Raises ValueError."""
         self._path, self._stamp = path, stamp(path)
         self._keys = _load(path)
         self.newest: dict[str, tuple[int, int]] = {}
         """Order of the newest accepted record by topic and key."""
 
     def _current(self) -> Mapping[bytes, Ed25519PublicKey]:
-        """Return the accepted keys; those before the change while the changed file cannot be used."""
+        """Return the accepted keys. If the file changed and cannot be used, return the keys read before."""
         present = stamp(self._path)
         if present not in (self._stamp, None):
             self._stamp = present
@@ -136,7 +136,7 @@ class Verifier:
         return self._keys
 
     def check(self, message: Message, registry: codec.Registry | None = None) -> None:
-        """Check a message of any topic. Raises BadRecord FORGED or REPLAYED for one that must not count."""
+        """Check a message of any topic. Raises BadRecord: FORGED (bad signature), REPLAYED (old record)."""
         from cryptography.exceptions import InvalidSignature
 
         topic = SIGNED.get(message.topic)
@@ -168,11 +168,11 @@ class Verifier:
 
     @staticmethod
     def name_of(message: Message) -> str:
-        """Return the name of a message's topic and key in `newest`."""
+        """Return the name under which `newest` stores the order of a message: its topic and key."""
         return f"{message.topic} {message.key}"
 
     def _check_order(self, topic: Topic[Any], name: str, record: Any) -> None:
-        """Note the order of an accepted record. Raises BadRecord for one older than another before it."""
+        """Store an accepted record's order. Raises BadRecord if a newer record was accepted before."""
         if topic is CONFIG:
             order = (record["at_ns"], 0)
         elif topic is FALLBACKS:
@@ -186,7 +186,7 @@ class Verifier:
 
 
 def _load(path: Path) -> dict[bytes, Ed25519PublicKey]:
-    """Return the public keys in a file by their ids. Raises ValueError."""
+    """Return the public keys in a PEM file, by key id. Raises ValueError."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -210,13 +210,13 @@ def _load(path: Path) -> dict[bytes, Ed25519PublicKey]:
 
 
 def _text(topic: str, key: bytes, body: bytes) -> bytes:
-    """Return the bytes that are signed. Lengths keep one part from passing for another."""
+    """Return the bytes to sign. Length prefixes keep bytes of one part from being read as another part."""
     parts = (b"fabrictime", topic.encode(), key, body)
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
 def new_key(path: Path) -> Path:
-    """Write a new private key and, as `.pub`, its public key; return the latter's path. Raises OSError."""
+    """Write a private key, and its public key as `.pub`; return the public key's path. Raises OSError."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import (
         Encoding,

@@ -1,8 +1,8 @@
-"""Pace and time of simulated fleets, from the announcements of their NICs.
+"""Tracks the pace and time of simulated fleets, from the announcements of their NICs.
 
 A machine that is too small simulates a fleet slowly: its hosts' clocks, and so fabric time, fall behind log
-time. Readers that compare the two use `SimulatedTime`. A shard, or the whole fleet, counts as simulated only
-if none of its NICs is real, so that no reader applies it to real NICs.
+time. Readers that compare fabric time and log time use `SimulatedTime`. A shard, or the whole fleet, counts
+as simulated only if none of its NICs is real, so that no reader applies the pace to real NICs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Shard:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether all NICs are simulated."""
+        """Whether all NICs of the shard are simulated."""
         return bool(self.simulated) and not self.real
 
 
@@ -50,7 +50,7 @@ class SimulatedTime:
     def take(self, nic: str, record: Nic | None, append_ns: int) -> None:
         """Process a NIC's announcement, appended at `append_ns`; `record` is None if the NIC was removed.
 
-        A NIC without a probe port has stopped, and no longer counts. Call it in the log's order.
+        A NIC without a probe port has stopped, and no longer counts. Pass announcements in the log's order.
         """
         shard = self._shards.get(self._shard_of.pop(nic, ""))
         if shard is not None:
@@ -81,7 +81,7 @@ class SimulatedTime:
         return 0 if nics is None else len(nics.simulated)
 
     def _slowest(self) -> str | None:
-        """Return the slowest shard; None if any NIC is real, or none is announced."""
+        """Return the name of the slowest simulated shard; None if any NIC is real, or none is announced."""
         if any(shard.real for shard in self._shards.values()):
             return None
         simulated = [name for name, shard in self._shards.items() if shard.is_simulated]
@@ -89,7 +89,7 @@ class SimulatedTime:
 
     @property
     def text(self) -> str:
-        """The pace of the slowest shard for people; empty unless all NICs are simulated."""
+        """The pace of the slowest shard as text for users; empty unless all NICs are simulated."""
         shard = self._slowest()
         return "" if shard is None else pace_text(self._shards[shard].pace)
 
@@ -102,9 +102,9 @@ class SimulatedTime:
         return slow_text(self._shards[shard].pace, self.nics(shard))
 
     def lag_ns(self, log_ns: int) -> int:
-        """Return by how much fabric time is behind log time at `log_ns`; 0 unless all NICs are simulated.
+        """Return the lag of fabric time behind log time `log_ns`, in ns; 0 unless all NICs are simulated.
 
-        With several shards, it is the lag of the slowest.
+        With several shards, the lag is that of the slowest shard.
         """
         slowest = self._slowest()
         if slowest is None:
@@ -117,31 +117,31 @@ class SimulatedTime:
         return min(max(0, lag_ns), MAX_LAG_NS)
 
     def lost_ns(self, shard: str, elapsed_ns: int) -> int:
-        """Return by how much a shard's time falls behind in `elapsed_ns` of log time, at the present pace.
+        """Return by how many ns a shard's time falls behind in `elapsed_ns` of log time, at its present pace.
 
-        It is 0 unless all NICs of the shard are simulated.
+        The result is 0 unless all NICs of the shard are simulated.
         """
         pace = self.pace(shard)
         return 0 if pace is None else round((1 - pace) * max(0, elapsed_ns))
 
     def stretched_ns(self, shard: str, time_ns: int) -> int:
-        """Return how much log time passes while `time_ns` of a shard's time pass."""
+        """Return the log time, in ns, that passes while `time_ns` of a shard's simulated time pass."""
         pace = self.pace(shard)
         return time_ns if pace is None else round(time_ns / max(pace, MIN_PACE))
 
 
 def pace_text(pace: float) -> str:
-    """Return the pace as text for display."""
+    """Return a pace, in simulated seconds per second, as text for display."""
     return "simulated in real time" if pace >= FULL_PACE else f"simulates {pace:.2g} s per second"
 
 
 def slow_text(pace: float, nics: int) -> str:
-    """Return a text with a slow pace and advice."""
+    """Return a warning with a slow simulation's pace and the advice to use fewer NICs."""
     return f"the simulation is slow: {pace_text(pace)}; {advice(pace, nics)}"
 
 
 def advice(pace: float, nics: int) -> str:
-    """Return the advice to use a fleet of a size that the machine can simulate; empty at full pace."""
+    """Return the advice to use fewer NICs, with a number that the machine can simulate; '' at full pace."""
     if pace >= FULL_PACE:
         return ""
     carried = int(NICS_SHARE * pace * nics)

@@ -1,4 +1,4 @@
-"""Machine types of GPU hosts (SKUs): how to recognise them, and the values that a healthy host has.
+"""Machine types of GPU hosts (SKUs): the patterns that identify them, and the values that a healthy host has.
 
 Hosts check themselves against these values, and the evaluation checks the facts that hosts publish.
 """
@@ -21,7 +21,7 @@ PciId = Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
 
 
 class Limit(StrictModel):
-    """The expected value of a fact, and its source."""
+    """The expected value, minimum or maximum of a fact that a host publishes, and its source."""
 
     equal: FiniteFloat | None = None
     minimum: FiniteFloat | None = None
@@ -37,7 +37,7 @@ class Limit(StrictModel):
         return self
 
     def allows(self, value: float) -> bool:
-        """Return whether a value is within the limit."""
+        """Return whether a fact's value satisfies the limit."""
         if self.equal is not None:
             return value == self.equal
         if self.minimum is not None:
@@ -51,7 +51,7 @@ class Limit(StrictModel):
 
 
 class Sku(StrictModel):
-    """A machine type. `gpu`: pattern to find in its GPUs' names; `pci`: the GPUs' PCI ids."""
+    """A machine type. `gpu`: regular expression for names of its GPUs; `pci`: PCI ids of the GPUs."""
 
     name: str = ""
     gpu: str = Field(min_length=1)
@@ -72,7 +72,7 @@ class Sku(StrictModel):
 
     @property
     def gpus(self) -> int:
-        """GPUs of a whole host; 0 if the file does not state them."""
+        """Number of GPUs of a whole host; 0 if the file does not state it."""
         return int(self.lowest("gpus"))
 
     def lowest(self, fact: str) -> float:
@@ -87,7 +87,7 @@ class Sku(StrictModel):
         return float("inf") if maximum is None else maximum
 
     def is_part(self, gpus: float) -> bool:
-        """Return whether `gpus` divides the GPU count of a whole host, as on a half or a quarter of one."""
+        """Return whether `gpus` divides the GPU count of a whole host, as on half or a quarter of a host."""
         return 0 < gpus < self.gpus and self.gpus % gpus == 0
 
 

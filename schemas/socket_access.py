@@ -1,4 +1,4 @@
-"""Which users' programs may connect to a Unix socket, and the names of what they own."""
+"""Defines which users' programs may connect to a Unix socket, and the names of those users' jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MAX_GROUPS: Final = 256
 
 
 class Peer(NamedTuple):
-    """The program at the other end of a connection; `pid` is 0 in another PID namespace."""
+    """The program at the other end of a connection; `pid` is 0 if it is in another PID namespace."""
 
     pid: int
     user: int
@@ -41,23 +41,23 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SocketAccess:
-    """The users that may connect to a socket beside its owner: the members of a group, or all."""
+    """The users that may connect to a socket besides its owner: the members of a group, or all users."""
 
     group: int | None = None
     everyone: bool = False
 
     @property
     def is_shared(self) -> bool:
-        """Whether users beside the owner may connect."""
+        """Whether users besides the owner may connect."""
         return self.everyone or self.group is not None
 
     @property
     def mode(self) -> int:
-        """Mode of the socket's file."""
+        """The permission bits of the socket's file."""
         return 0o666 if self.everyone else 0o600 if self.group is None else 0o660
 
     def prepare_folder(self, folder: Path) -> None:
-        """Make the socket's folder. Raises PermissionError if users of the socket cannot reach it."""
+        """Create the socket's folder. Raises PermissionError if the socket's users cannot enter it."""
         absent = [part for part in (folder, *folder.parents) if not part.exists()]
         folder.mkdir(mode=0o711 if self.is_shared else 0o700, parents=True, exist_ok=True)
         if not self.is_shared:
@@ -76,7 +76,7 @@ class SocketAccess:
                 )
 
     def admit(self, name: str) -> None:
-        """Open the file of a bound socket to its users. Raises PermissionError if the owner may not."""
+        """Let the users connect: set group and mode of the file. Raises PermissionError if not allowed to."""
         if not self.is_shared:
             return
         if self.group is not None:
@@ -88,13 +88,13 @@ class SocketAccess:
         os.chmod(name, self.mode)
 
     def admits(self, user: int) -> bool:
-        """Return whether a user's programs may connect."""
+        """Return whether programs of the user id `user` may connect."""
         if user == os.geteuid() or self.everyone:
             return True
         return self.group is not None and self.group in _groups_of_user(user)
 
     def check(self, connection: socket.socket) -> Peer:
-        """Return the peer of a connection. Raises PermissionError for a user that has no access."""
+        """Return the peer of a connection. Raises PermissionError for a user without access."""
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         process, user, group = _UCRED.unpack(raw)
         if user == os.geteuid() or self.everyone:
@@ -110,7 +110,10 @@ OWNER: Final = SocketAccess()
 
 
 def access_of(users: str) -> SocketAccess:
-    """Return the access that a setting states. Raises ValueError for a group that this host does not have."""
+    """Return the access that a setting `socket_users` states.
+
+    Raises ValueError, also for an unknown group.
+    """
     if not re.fullmatch(USERS_PATTERN, users):
         raise ValueError(f"socket_users {users!r}: expected owner, all or group:NAME")
     if users in ("owner", "all"):
@@ -123,9 +126,9 @@ def access_of(users: str) -> SocketAccess:
 
 
 def owned_name(name: str, user: int) -> str:
-    """Return the name of a user's job: that of another user than ours ends with '@' and the user.
+    r"""Return a job's name for display: a job of another user than ours ends with '@' and that user's name.
 
-    An '@' in the name itself becomes '\\x40', so no user takes the name of another one's job.
+    An '@' in the name itself becomes '\x40', so no user can imitate the job name of another user.
     """
     name = name.replace("@", r"\x40")
     if user == os.geteuid() or not name:
@@ -137,7 +140,7 @@ def owned_name(name: str, user: int) -> str:
 
 
 def _groups_of(connection: socket.socket, user: int, group: int) -> list[int]:
-    """Return the further groups of a peer: of its process, or of its user if it has very many."""
+    """Return the supplementary groups of a peer's process; if it has too many to read, those of its user."""
     groups = array.array("I")
     try:
         groups.frombytes(
@@ -149,7 +152,7 @@ def _groups_of(connection: socket.socket, user: int, group: int) -> list[int]:
 
 
 def _groups_of_user(user: int, group: int | None = None) -> list[int]:
-    """Return the groups of a user by name, with `group`; empty for an unknown user."""
+    """Return the group ids of a user id from the system's database, with `group`; empty if unknown."""
     try:
         entry = pwd.getpwuid(user)
     except KeyError:

@@ -1,4 +1,4 @@
-"""A stop request that SIGTERM and SIGINT set, and that a service can wait on."""
+"""Implements a stop request that SIGTERM and SIGINT set, and that a service can wait for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StopRequest:
         self._is_set = False
 
     def set(self) -> None:
-        """Request the stop."""
+        """Request the service to stop."""
         self._is_set = True
         os.eventfd_write(self.fd, 1)
 
@@ -26,12 +26,12 @@ class StopRequest:
         return self._is_set
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` for a request; return whether there is one."""
+        """Wait at most `timeout_s` for a stop request; return whether a stop has been requested."""
         select.select([self.fd], [], [], max(0.0, timeout_s))
         return self._is_set
 
     def set_on_signals(self) -> bool:
-        """Install the signal handlers; return False outside the main thread, which cannot install them."""
+        """Make SIGTERM and SIGINT set the request; return False outside the main thread, where it fails."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.set()

@@ -1,4 +1,4 @@
-"""Base of the models that check files: settings, fleets, topologies, baselines."""
+"""Base class of the models that validate files: settings, fleets, topologies, baselines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class StrictModel(BaseModel):
-    """A table of a file. It is immutable, and unknown keys are errors."""
+    """A model of a table in a file. Instances are immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""The statements that create the history tables in ClickHouse or update existing ones."""
+"""Builds the SQL statements that create the history tables in ClickHouse or update existing ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CREATED: Final = (
 def create_all(days: Mapping[str, int] = DAYS, database: str = DATABASE) -> list[str]:
     """Return the statements that create the database, tables, columns and the rollup's view if missing.
 
-    `days`, here and below: number of days for which each table keeps its rows.
+    `days`, here and below: the number of days for which each table keeps its rows.
     """
     return [
         f"CREATE DATABASE IF NOT EXISTS {database}",
@@ -43,7 +43,7 @@ def set_retention(days: Mapping[str, int], database: str = DATABASE) -> list[str
 def missing(
     created: Sequence[tuple[str, str, Sequence[str]]], days: Mapping[str, int], database: str = DATABASE
 ) -> list[str]:
-    """Return those statements of `create_all` and `set_retention` that the tables `created` still need."""
+    """Return the statements of `create_all` and `set_retention` that the tables `created` still need."""
     queries = {name: query for name, query, _ in created}
     columns = {name: set(names) for name, _, names in created}
     statements = [] if created else [f"CREATE DATABASE IF NOT EXISTS {database}"]
@@ -66,9 +66,9 @@ def missing(
 
 
 def _widened(table: Table, query: str, database: str) -> list[str]:
-    """Return the statements that give the enums of an existing table the symbols that it lacks.
+    """Return the statements that add missing symbols to the enum columns of an existing table.
 
-    Symbols of a later release stay, so an earlier sink can insert after it.
+    Symbols of a later release are kept, so that an earlier sink can still insert.
     """
     statements = []
     for column in table.columns:
@@ -86,7 +86,7 @@ def create_rollup_view(database: str = DATABASE) -> str:
 
 
 def _rollup(database: str) -> str:
-    """Return the query of that view.
+    """Return the SELECT query of the view that fills `delays_1s`.
 
     The writer sends no block with two rows of one identity, or with only a part of a record. A row has few
     buckets, so that joining the arrays and adding up by distinct bucket is three times as fast as sumMap.

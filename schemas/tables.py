@@ -1,13 +1,13 @@
-"""The ClickHouse tables of history, their DDL, and SQL expressions for histograms.
+"""Defines the ClickHouse tables of the history, their DDL, and SQL expressions for histograms.
 
-The statements are the same for chdb and for a ClickHouse server. Every table is a ReplacingMergeTree: its
-sorting key is the identity of a row, its version the log append time of the row's record. A record that
-is inserted or computed again overwrites its rows, however the inserts were split into blocks. **Read with
+The statements are equal for chdb and for a ClickHouse server. Every table is a ReplacingMergeTree: its
+sorting key is the identity of a row, its version the log append time of the row's record. A record that is
+inserted or computed again overwrites its rows, however the inserts were split into blocks. **Read with
 FINAL**, or with an aggregate that ignores repeated rows (min, max, any, argMax).
 
 A materialized view fills the rollup `delays_1s`, with one row per (nic, peer, window, part of the record). A
-record is inserted as a whole, so that each block gives complete rows, which replace earlier ones as in the
-base table. `sumMap` of the histograms merges rollup rows over any interval.
+record is inserted as a whole, so each block yields complete rows, which replace earlier ones as in the base
+table. `sumMap` of the histograms merges rollup rows over any interval.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _GROUP: Final = f"intDiv(window, {WINDOWS_PER_GROUP})"
 
 @dataclass(frozen=True)
 class Table:
-    """One table, filled by the records of a topic; `schemas.columns` finds the fields of its columns."""
+    """One history table, filled by the records of a topic; `schemas.columns` finds its columns' fields."""
 
     name: str
     topic: Topic
@@ -103,7 +103,7 @@ class Table:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The columns, in order."""
+        """The columns of the table, in order."""
         return tuple(columns_of(self.topic.record, self.items, self.names, self.types, self.derived))
 
     @property
@@ -392,7 +392,7 @@ DAYS: Final[Mapping[str, int]] = {name: table.days for name, table in TABLES.ite
 
 
 def bucket_edge_sql(bucket: str) -> str:
-    """Return SQL for the lower edge of a bucket, ns; 0 for bucket 0. `bucket`: SQL of its number."""
+    """Return SQL for a histogram bucket's lower edge, ns; 0 for bucket 0. `bucket`: SQL of its number."""
     return (
         f"if(({bucket}) = 0, 0., reinterpretAsFloat64(bitShiftLeft(toUInt64(({bucket}) + {4 * 1023}), 50)))"
     )
@@ -401,8 +401,8 @@ def bucket_edge_sql(bucket: str) -> str:
 def merged_sql(direction: str) -> str:
     """Return a SQL aggregate that merges the histograms of rows of `delays` or `delays_1s`.
 
-    Its value is (buckets, counts), by ascending bucket. `direction` is 'forward' or 'reverse'. Raises
-    ValueError for any other.
+    The aggregate's value is (buckets, counts), by ascending bucket. Raises ValueError unless `direction` is
+    'forward' or 'reverse'.
     """
     if direction not in DIRECTIONS:
         raise ValueError(f"direction {direction!r}: expected one of {', '.join(DIRECTIONS)}")
@@ -410,9 +410,9 @@ def merged_sql(direction: str) -> str:
 
 
 def quantile_sql(level: float, merged: str) -> str:
-    """Return a SQL expression for a quantile of a merged histogram, ns; NULL if the histogram is empty.
+    """Return a SQL expression for the quantile `level` (0 to 1) of a histogram, in ns; NULL if it is empty.
 
-    `merged`: a SQL expression of a value of `merged_sql`, best the alias of a subquery's column. Within the
+    `merged`: SQL expression with a value of `merged_sql`, best the alias of a subquery's column. Within the
     quantile's bucket, samples are taken as evenly spread: the error is below the bucket's width, 25% at most,
     10% typically. Raises ValueError if `level` is not in 0..1.
     """

@@ -1,6 +1,6 @@
 """The table of topics: name, key, record, partitions, retention, writers and readers.
 
-The embedded log creates its topics from `TOPICS`. A test compares it with the topics that services open.
+The embedded log creates its topics from `TOPICS`. A test compares the table with the topics of the services.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPLAY_HORIZON_MS: Final = DAY_MS
 
 
 class Partitions(StrEnum):
-    """The number of partitions of a topic."""
+    """Rules for the number of partitions of a topic."""
 
     DATA = "data"
     """As many as the setting `log.partitions`. Topics that one stage reads together have the same number."""
@@ -48,11 +48,11 @@ class Topic(Generic[R]):
 
     @property
     def record(self) -> str:
-        """Return the name of the topic's record."""
+        """Return the name of the record that the topic carries."""
         return self.type.__name__
 
     def config(self, *, retention_hours: float | None = None) -> dict[str, str]:
-        """Return the topic's Kafka configuration; `retention_hours` applies if the topic has a setting."""
+        """Return its Kafka configuration. `retention_hours` applies to topics with a `retention_setting`."""
         retention_ms = self.retention_ms
         if retention_hours is not None and self.retention_setting is not None:
             retention_ms = round(retention_hours * HOUR_MS)

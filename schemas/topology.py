@@ -1,4 +1,4 @@
-"""The topology file: what the operator knows about the fabric and hosts cannot measure.
+"""Reads the topology file: the facts about the fabric that the operator knows and hosts cannot measure.
 
 A TOML or JSON file lists nodes, addresses, cables with rates, and routes of paths that cannot be traced.
 `Topology` maps addresses to names, ports to their far ends, links to rates, and pairs of ports to routes. An
@@ -51,7 +51,7 @@ class TopologyError(ValueError):
 
 
 class NodeEntry(StrictModel):
-    """A host or a switch."""
+    """A host or a switch in the topology file."""
 
     name: str = Field(min_length=1, description="the node's name, as ids carry it")
     kind: Kind = Field(default="switch", description="host, leaf, spine, core, or switch")
@@ -66,7 +66,7 @@ class NodeEntry(StrictModel):
 
 
 class CableEntry(StrictModel):
-    """A cable: two directed links."""
+    """A cable in the topology file; it stands for two directed links."""
 
     ends: tuple[str, str] = Field(
         description="both ends, node:port; a NIC's is host:device; a bond's device may be in several links"
@@ -75,7 +75,7 @@ class CableEntry(StrictModel):
 
 
 class PathEntry(StrictModel):
-    """The links of a path from one NIC to another that cannot be traced."""
+    """The links of an untraceable path from one NIC to another, in the topology file."""
 
     nic: str = Field(description="where the path begins, host/device")
     peer: str = Field(description="where it ends, host/device")
@@ -84,7 +84,7 @@ class PathEntry(StrictModel):
 
 
 class TopologyFile(StrictModel):
-    """The content of the file."""
+    """The content of a topology file."""
 
     nodes: tuple[NodeEntry, ...] = ()
     links: tuple[CableEntry, ...] = ()
@@ -92,7 +92,7 @@ class TopologyFile(StrictModel):
 
 
 def nic_end(nic: str) -> End:
-    """Return a NIC's end of its cable. Raises ValueError if `nic` is no NIC id."""
+    """Return a NIC's port as an end of its cable. Raises ValueError if `nic` is no NIC id."""
     return End(*nic_parts(nic))
 
 
@@ -114,10 +114,10 @@ def end_text(end: End) -> str:
 
 
 class Topology:
-    """The content of one file, indexed. Addresses are compared by value, not by spelling."""
+    """The indexed content of a topology file. Addresses are compared by value, not by spelling."""
 
     def __init__(self, file: TopologyFile | None = None, source: str = "topology") -> None:
-        """Index a file's content. Raises TopologyError with `source` and the invalid place."""
+        """Index a topology file's content. Raises TopologyError with `source` and the invalid place."""
         self.file = file if file is not None else TopologyFile()
         self.source = source
         self.nodes: dict[str, NodeEntry] = {}
@@ -174,7 +174,7 @@ class Topology:
             self._rate[link_id(*a, *b)] = self._rate[link_id(*b, *a)] = cable.rate_bps
 
     def _may_be_bond(self, end: End, other: End) -> bool:
-        """Return whether `end` may have several cables, as a bond: it is a host's port.
+        """Return whether `end` may have several cables, as a bond: only a port of a host may.
 
         The port of an unlisted node that is wired to a listed switch counts as a host's.
         """
@@ -215,7 +215,7 @@ class Topology:
         return bool(self._at)
 
     def at(self, address: str) -> tuple[str, str | None] | None:
-        """Return (node, port) of an address; None if it is not listed, or if several nodes have it.
+        """Return (node, port) of an address; None if the address is not listed, or if several nodes have it.
 
         The port is None if the address belongs to the node itself, or to several of its ports.
         """
@@ -223,20 +223,20 @@ class Topology:
         return places[0] if len(places) == 1 else None
 
     def holders(self, address: str) -> Sequence[tuple[str, str | None]]:
-        """Return (node, port) of each node that has an address, several for an anycast gateway's."""
+        """Return (node, port) of each node that has an address, such as the nodes of an anycast gateway."""
         return self._at.get(_plain(address), ())
 
     def far(self, end: End) -> End | None:
-        """Return the end that a port is wired to; None if it is not listed, or wired to several (a bond)."""
+        """Return the end to which a port is wired; None if it is not listed, or has several (a bond)."""
         ends = self._far.get(end, ())
         return ends[0] if len(ends) == 1 else None
 
     def fars(self, end: End) -> Sequence[End]:
-        """Return the ends that a port is wired to, one for each member of a bond; empty if not listed."""
+        """Return the ends to which a port is wired, one per member of a bond; empty if not listed."""
         return self._far.get(end, ())
 
     def rate_bps(self, link: str) -> int:
-        """Return the rate of a directed link, bit/s; 0 if it is not listed."""
+        """Return the rate of a directed link, bit/s; 0 if the link is not listed."""
         return self._rate.get(link, 0)
 
     def cables(self, node: str, far_node: str) -> list[tuple[End, End]]:
@@ -244,7 +244,7 @@ class Topology:
         return [pair for pair in self._cables_of.get(node, ()) if pair[1].node == far_node]
 
     def tier(self, node: str) -> int | None:
-        """Return the tier of a node: 0 for a host, 1 for a leaf and so on; None if it is not listed."""
+        """Return the tier of a node: 0 for a host, 1 for a leaf and so on; None if the node is not listed."""
         entry = self.nodes.get(node)
         return TIER_OF[entry.kind] if entry is not None else None
 
@@ -259,14 +259,14 @@ class Topology:
         return {cable_id(link) for link in self.links()}
 
     def listed(self, nic: str, peer: str, path: int) -> tuple[str, ...]:
-        """Return the links that the file lists for a path of a NIC pair, by its number; empty for none."""
+        """Return the links that the file lists for path number `path` of a NIC pair; empty if none."""
         return self._paths.get((nic, peer, path)) or self._paths.get((nic, peer, None), ())
 
     def routes(self, start: End | str, goal: End | str, count: int | None = None) -> list[tuple[str, ...]]:
-        """Return the routes from `start` to `goal`, as tuples of links. A node stands for any of its ports.
+        """Return the routes from `start` to `goal` as tuples of links. A node's name stands for any port.
 
-        The routes have `count` links; without `count` they are the shortest. They are at most `MAX_ROUTES`.
-        No route passes through a host, or through a node twice.
+        There are at most `MAX_ROUTES`, with `count` links each; without `count`, they are the shortest
+        routes. No route passes through a host, or through a node twice.
         """
         key = (start, goal, count)
         if key not in self._routes:
@@ -305,7 +305,7 @@ class Topology:
         return routes
 
     def _distances(self, goal: str) -> dict[str, int]:
-        """Return the number of links from each node to `goal`, by paths through switches only."""
+        """Return, by node, the number of links to `goal` on the shortest path through switches only."""
         distances = {goal: 0}
         edge = [goal]
         while edge:
@@ -322,7 +322,7 @@ class Topology:
 
 
 def load_topology(path: Path) -> Topology:
-    """Load a file: JSON if its name ends in .json, else TOML. Raises TopologyError."""
+    """Load a topology file: JSON if its name ends in .json, else TOML. Raises TopologyError."""
     where = f"topology file {path}"
     try:
         tables = read_tables(path)
@@ -339,7 +339,7 @@ class TopologySource:
     """A topology file that may change while a service runs; without a path, an empty topology."""
 
     def __init__(self, path: Path | None) -> None:
-        """Load the file. Raises TopologyError."""
+        """Load the topology file. Raises TopologyError."""
         self._path = path
         self._seen = _stamp(path)
         self.topology = Topology() if path is None else load_topology(path)
@@ -347,7 +347,7 @@ class TopologySource:
     def refresh(self) -> bool:
         """Load the file again if it has changed; return whether it has.
 
-        If the new file is invalid, raises TopologyError at the first call only, and keeps the old content.
+        If the new file is invalid, keep the old content; only the first such call raises TopologyError.
         """
         stamp = _stamp(self._path)
         if self._path is None or stamp == self._seen:

@@ -1,7 +1,8 @@
 """Turns an unexpected error that a record caused into the reason for its refusal.
 
 Checks cannot foresee everything. If processing a record raises an error of the types `DATA_ERRORS`, the
-record is refused and the process goes on. Errors of the log, the system or a cancelled task are others.
+record is refused and the process goes on. Other errors, of the log, the system or a cancelled task, are
+raised.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 def refusal(error: Exception) -> BadRecord:
-    """Return a `BadRecord` with the reason in `error`; for an unexpected error, its class and place."""
+    """Return a `BadRecord` with the reason in `error`; for an unexpected error, its class and source line."""
     if isinstance(error, BadRecord):
         return error
     reason = getattr(error, "reason", None)  # BadBatch of the native decoder; UnicodeError has another one

@@ -1,4 +1,4 @@
-"""Formats figures with three digits and the fitting unit, for example `12.3 µs`."""
+"""Formats numbers with three significant digits and the fitting unit, for example `12.3 µs`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def delay_text(ns: float | None) -> str:
-    """Return a delay in ns, us, ms or s; a dash for None."""
+    """Return a delay as text in ns, us, ms or s; a dash for None."""
     if ns is None or not math.isfinite(ns):
         return "—"
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
@@ -16,7 +16,7 @@ def delay_text(ns: float | None) -> str:
 
 
 def signed_delay_text(ns: float) -> str:
-    """Return a delay with its sign."""
+    """Return a delay as text, with `+` before a positive value."""
     return ("+" if ns > 0 else "") + delay_text(ns)
 
 
@@ -26,7 +26,7 @@ def ms_text(ms: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return an age: tenths below 10 s, then s, min, h, d."""
+    """Return a duration as text: with tenths of a second below 10 s, then in whole s, min, h or d."""
     seconds = max(seconds, 0.0)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -37,7 +37,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def count_text(count: float) -> str:
-    """Return a count: exact below 10,000, then k, M, G."""
+    """Return a count as text: exact below 10,000, then in k, M or G."""
     if count < 10_000:
         return f"{count:,.0f}"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -47,12 +47,12 @@ def count_text(count: float) -> str:
 
 
 def counted(count: float, noun: str) -> str:
-    """Return a count with its noun, in the plural unless the count is one."""
+    """Return a count and its noun as text, with the noun in the plural unless the count is one."""
     return f"{count_text(count)} {noun}{'s' * (count != 1)}"
 
 
 def number_text(value: float, digits: int = 3) -> str:
-    """Return a number with so many digits, without an exponent; thousands have commas."""
+    """Return a number as text with `digits` significant digits, no exponent, and commas at thousands."""
     if not math.isfinite(value):
         return str(value)
     size = math.floor(math.log10(abs(value))) if value else 0
@@ -62,7 +62,7 @@ def number_text(value: float, digits: int = 3) -> str:
 
 
 def rate_text(per_s: float) -> str:
-    """Return a rate per second."""
+    """Return a rate per second as text with a unit, such as `1.2 k/s`."""
     return f"{count_text(per_s)}/s"
 
 

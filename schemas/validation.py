@@ -1,7 +1,7 @@
-"""Plausibility checks for decoded records, relative to their log append time.
+"""Checks that decoded records are plausible, relative to their log append time.
 
-If a `ClockOffsets` window were far in the future, readers would ignore its shard's later windows for long.
-If an epoch were far in the future, every later owner of the policy would count as stale.
+If a `ClockOffsets` window were far in the future, readers would ignore its shard's later windows for long. If
+an epoch were far in the future, every later owner of the policy would count as stale.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_window_consistent(record: ClockOffsets) -> bool:
 
 
 def validate_offsets(record: ClockOffsets, append_ns: int, window_ns: int) -> tuple[ClockOffsets, int]:
-    """Return the record without impossible clocks, and the number of those clocks. Raises BadRecord."""
+    """Return the record without impossible clocks, and the number of clocks removed. Raises BadRecord."""
     window, part, parts = record["window"], record["part"], record["parts"]
     latest = (append_ns + MAX_AHEAD_NS) // window_ns
     _expect(0 <= window <= latest, "ClockOffsets.window", window, f"0 to {latest}")

@@ -1,9 +1,9 @@
-"""The Kafka clients of fabrictime: all services and commands read and write the log by this package.
+"""The Kafka clients of fabrictime: all services and commands read and write the log through this package.
 
 - `settings`: `KafkaSettings`, the address and security of a cluster, as options of either client library.
 - `reader`: `TopicReader`, a consumer without a group, on confluent-kafka. It starts at the beginning, the
   end, a time or a number of messages before the end. It reads up to the end, and then new messages.
-- `async_reader`: `AsyncTopicReader`, the same on aiokafka, for code that runs in an event loop.
+- `async_reader`: `AsyncTopicReader`, a consumer on aiokafka for code that runs in an event loop.
 - `oauth`: tokens of an OAuth server for aiokafka.
 - `publisher`: `Publisher`, which encodes and sends records with the contract's partitioner.
 - `partitioning`: the partition of a key, as all clients of the contract compute it.

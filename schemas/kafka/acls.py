@@ -1,6 +1,6 @@
-"""Access control lists of Apache Kafka: each service may write and read the topics of its table entry alone.
+"""Derives access control lists of Apache Kafka: a service may use only the topics that name it.
 
-A prober, for example, may not publish a decision. Writers and readers: `schemas/topics.py`.
+A prober, for example, may not publish a decision. `schemas/topics.py` lists each topic's writers and readers.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Acl:
 
 
 def services() -> list[str]:
-    """Return the services that the table of topics names."""
+    """Return the deployed services that the table of topics names as writers or readers, sorted."""
     names = {name for topic in TOPICS.values() for name in (*topic.writers, *topic.readers)}
     return sorted(names - NOT_DEPLOYED)
 
 
 def acls_of(service: str) -> list[Acl]:
-    """Return what a service may do. Raises ValueError for an unknown service."""
+    """Return a service's access control lists. Raises ValueError if the service is unknown."""
     if service not in services():
         raise ValueError(f"service {service!r}: expected one of {', '.join(services())}")
     names: dict[tuple[str, ...], list[str]] = {}
@@ -52,7 +52,7 @@ def acls_of(service: str) -> list[Acl]:
 
 
 def command_lines(service: str, principal: str) -> Iterator[str]:
-    """Yield the options of Kafka's `kafka-acls.sh` that allow a service its topics."""
+    """Yield options of Kafka's `kafka-acls.sh` that grant a service's access to `principal`."""
     for acl in acls_of(service):
         operations = " ".join(f"--operation {operation}" for operation in acl.operations)
         names = " ".join(f"--{acl.resource} {name}" for name in acl.names)
@@ -61,7 +61,7 @@ def command_lines(service: str, principal: str) -> Iterator[str]:
 
 
 def bindings(service: str, principal: str) -> list[Any]:
-    """Return the same for the admin client of confluent-kafka."""
+    """Return a service's access control lists as `AclBinding` objects of confluent-kafka's admin client."""
     from confluent_kafka import admin as _admin
 
     admin: Any = _admin  # its names are not exported explicitly

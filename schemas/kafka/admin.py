@@ -1,4 +1,4 @@
-"""Administration of a Kafka cluster: creates, checks and deletes topics, reports and deletes groups.
+"""Administers a Kafka cluster: creates, checks and deletes topics; describes and deletes consumer groups.
 
 Topics follow `schemas.topics`. No partition count is changed, or a NIC's records would move.
 """
@@ -24,11 +24,11 @@ LOG: Final = logging.getLogger(__name__)
 
 
 class TopicsError(ValueError):
-    """The cluster cannot be reached, or topics differ from the contract; the text has a line for each."""
+    """The cluster cannot be reached, or topics differ from the contract; the text has one line per fault."""
 
 
 class TopicFault(NamedTuple):
-    """A topic that differs from the contract, and the command that changes that."""
+    """A topic that differs from the contract, and the command that corrects the difference."""
 
     topic: str
     text: str
@@ -36,11 +36,11 @@ class TopicFault(NamedTuple):
 
 
 class GroupsError(ValueError):
-    """The cluster cannot be reached, or refuses to delete a group; the text names it."""
+    """The cluster cannot be reached, or refuses to delete a consumer group, which the text names."""
 
 
 def _client(cluster: KafkaSettings | str, **options: object) -> Any:
-    """Return a client that logs nothing: its errors are raised."""
+    """Return an admin client that logs nothing: its errors are raised instead."""
     quiet = logging.getLogger(f"{__name__}.librdkafka")
     quiet.propagate = False
     return admin.AdminClient({**as_settings(cluster).confluent_options(), **options}, logger=quiet)
@@ -102,7 +102,7 @@ def create_topics(
     """Create the topics that are missing on the cluster, and set the configuration of the others.
 
     `retention_hours`: hours by the name of a topic's retention setting. Returns a line of text per topic.
-    Raises TopicsError if the cluster does not answer, refuses, or has a topic with another partition count.
+    Raises TopicsError if the cluster is silent, refuses, or has a topic with a wrong partition count.
     """
     expected_topics = TOPICS if topics is None else topics
     hours = retention_hours or {}
@@ -131,7 +131,7 @@ def create_topics(
 def broker_values(
     cluster: KafkaSettings | str, key: str, timeout_s: float = TIMEOUT_S
 ) -> dict[int, str | None]:
-    """Return a configuration value of each broker, by its number; None where a broker does not have the key.
+    """Return the configuration value `key` of each broker, by broker id; None where the key is missing.
 
     Raises TopicsError if the cluster does not answer or denies DescribeConfigs.
     """
@@ -156,9 +156,9 @@ def topic_faults(
     retention_hours: Mapping[str, float] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> list[TopicFault]:
-    """Return how the topics on a cluster differ from the contract; change nothing. See `create_topics`.
+    """Return the differences of the cluster's topics from the contract, without changing any topic.
 
-    Raises TopicsError if the cluster does not answer.
+    The arguments are those of `create_topics`. Raises TopicsError if the cluster does not answer.
     """
     client = _client(cluster, **{"socket.timeout.ms": round(timeout_s * 1000)})
     present = _present(client, as_settings(cluster), timeout_s)
@@ -186,10 +186,10 @@ def topic_faults(
 def allowed_operations(
     cluster: KafkaSettings | str, names: Sequence[str], timeout_s: float = TIMEOUT_S
 ) -> dict[str, frozenset[str]]:
-    """Return the operations that the cluster allows this client, such as READ and WRITE, by topic.
+    """Return, by topic, the operations that the cluster allows this client, such as READ and WRITE.
 
-    A topic is left out if the cluster does not answer for it: it is missing, hidden, or the broker keeps no
-    permissions. Raises TopicsError if the cluster does not answer.
+    A topic is left out if it is missing or hidden, or if the broker does not report permissions. Raises
+    TopicsError if the cluster does not answer.
     """
     client = _client(cluster, **{"socket.timeout.ms": round(timeout_s * 1000)})
     descriptions = client.describe_topics(
@@ -219,9 +219,9 @@ def _present(client: Any, settings: KafkaSettings, timeout_s: float) -> dict[str
 def other_partitions(
     there: Sequence[Topic], counts: Mapping[str, int], partitions: int, incomplete: bool
 ) -> list[str]:
-    """Return a line, with the remedy, for each topic with another number of partitions than expected.
+    """Return a line, with the remedy, for each topic whose number of partitions is not the expected one.
 
-    `incomplete`: other topics are missing, which shows that a client or the broker created these by itself.
+    `incomplete`: other topics are missing, so a client or the broker probably created these topics.
     """
     data = {counts[topic.name] for topic in there if topic.partitions is Partitions.DATA}
     same = f"set log.partitions = {min(data)}, or " if len(data) == 1 and not incomplete else ""
@@ -269,7 +269,7 @@ def _new(topic: Topic, partitions: int, replication: int, hours: Mapping[str, fl
 def _configure(
     client: Any, topics: list[Topic], hours: Mapping[str, float], timeout_s: float, wrong: list[str]
 ) -> dict[str, str]:
-    """Set the differing configuration values that the broker supports; the embedded log has own settings."""
+    """Set differing values that the broker supports; return a text by topic; append failures to `wrong`."""
     differing_by_topic, stamped, unread = _differing_configs(client, topics, hours, timeout_s)
     wrong += unread
     lines: dict[str, str] = {}
@@ -312,7 +312,7 @@ def _differing_configs(
 ) -> tuple[dict[str, dict[str, str]], dict[str, str | None], list[str]]:
     """Return, by topic, the expected configuration values that the topic does not have.
 
-    Also return the present kind of time stamp where it differs, and a line for each unread configuration.
+    Also return wrong values of `message.timestamp.type`, and a line per configuration that was not read.
     """
     resources = {topic.name: admin.ConfigResource(admin.ResourceType.TOPIC, topic.name) for topic in topics}
     differing: dict[str, dict[str, str]] = {}
@@ -338,7 +338,7 @@ def _differing_configs(
 
 
 def _policy(name: str, value: str | None) -> str | None:
-    """Return a configuration value in a form that does not depend on the order of a list."""
+    """Return a configuration value; the list of `cleanup.policy` is sorted, so that values compare."""
     return ",".join(sorted(value.split(","))) if name == "cleanup.policy" and value else value
 
 

@@ -87,7 +87,7 @@ class AsyncTopicReader:
         await self.seek(start_of)
 
     async def seek(self, start_of: Mapping[TopicPartition, Start]) -> None:
-        """Assign these partitions and seek to their start positions."""
+        """Assign the given partitions and seek to their start positions."""
         places = list(start_of)
         if not places:
             return
@@ -116,8 +116,8 @@ class AsyncTopicReader:
     async def poll(self, wait_s: float, max_messages: int | None = None) -> list[Message]:
         """Return the messages that arrive within `wait_s`, in order within each partition.
 
-        Messages of another version wait until the log's schemas have been read for them. If a poll is
-        cancelled meanwhile, the next one returns them: the client would not fetch them again.
+        Messages with an unknown schema fingerprint wait until the log's schemas have been read. If a poll is
+        cancelled meanwhile, the next poll returns these messages: the client would not fetch them again.
         """
         if not self.ends:  # without an assignment the client would wait for one
             await asyncio.sleep(wait_s)
@@ -145,7 +145,7 @@ class AsyncTopicReader:
 
     @property
     def missing(self) -> set[Place]:
-        """Partitions that `caught_up` still waits for."""
+        """Partitions that have not been read to the end yet; `caught_up` waits for them."""
         return {(tp.topic, tp.partition) for tp in self._missing}
 
     def pause(self, places: Iterable[Place]) -> None:
@@ -160,7 +160,7 @@ async def partition_count(cluster: KafkaSettings | str, topic: str) -> int:
 
 
 def _message(message: Any) -> Message | None:
-    """Convert a message of aiokafka; return None if it has no append time."""
+    """Convert a message of aiokafka to a `Message`; return None if it has no append time."""
     try:
         append_ns = append_ns_of(message.topic, message.timestamp_type, message.timestamp)
     except ValueError as unusable:

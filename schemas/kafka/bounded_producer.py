@@ -1,4 +1,4 @@
-"""A Kafka producer with a bounded queue. While the log is down, messages wait; then the oldest are dropped.
+"""A Kafka producer with a bounded queue: while the log is down, messages wait, then the oldest are dropped.
 
 Only `close` blocks. librdkafka gets only a few messages at a time, because its own queue never drops old
 messages in favour of newer ones.
@@ -45,7 +45,7 @@ _FIND_S = 0.2
 
 
 class _Queue:
-    """Messages that wait, by key: the keys in the order in which they began to wait."""
+    """Waiting messages by key, with the keys in the order in which their messages began to wait."""
 
     def __init__(self) -> None:
         self._by_key: dict[_Key, deque[_Message]] = {}
@@ -93,7 +93,7 @@ class _Producer(Protocol):
 
 
 class BoundedProducer:
-    """A bounded queue in front of a Kafka producer. `max_messages` and `max_bytes` limit messages."""
+    """A bounded queue in front of a Kafka producer. `max_messages` and `max_bytes` limit its content."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class BoundedProducer:
         in_flight: int = _IN_FLIGHT,
         linger_ms: int = 0,
     ) -> None:
-        """`linger_ms`: how long a message waits for others to share a request."""
+        """Create the client. `linger_ms`: how long a message waits for others to share a produce request."""
         self._producer: _Producer = producer or open_producer(
             cluster,
             {
@@ -145,8 +145,8 @@ class BoundedProducer:
     ) -> None:
         """Queue a message; if the queue is full, drop the oldest message. A `value` of None is a tombstone.
 
-        Urgent messages are sent first. Messages of one key keep their order, urgent and others each. Each of
-        the two queues has a limit of `max_messages`.
+        Urgent messages have a queue of their own, which is sent first. Each queue keeps the order of a key's
+        messages and holds at most `max_messages`.
         """
         queue = self._urgent if urgent else self._waiting
         queue.append((topic, key.encode()), (value, delivered))
@@ -204,7 +204,7 @@ class BoundedProducer:
         return len(self._urgent) + len(self._waiting) + self._in_flight
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the counters of messages as metrics."""
+        """Yield the counters of delivered, dropped and waiting messages as metrics."""
         yield Sample("fabrictime_records_published_total", self.delivered)
         yield Sample("fabrictime_records_dropped_total", self.dropped + self.failed)
         yield Sample("fabrictime_records_waiting", self.waiting)
@@ -213,11 +213,11 @@ class BoundedProducer:
 
     @property
     def status(self) -> str:
-        """The counters of messages, for the status line of a service."""
+        """The counters of messages as text, for the status line of a service."""
         return f"{self.waiting} messages wait, {self.dropped} dropped, {self.failed} failed"
 
     def _find_again(self, topic: str, error: KafkaError) -> None:
-        """Ask for a topic that the client counts as missing: by itself it would ask after 30 s only."""
+        """Request the metadata of a topic that the client counts as missing; by itself it waits 30 s."""
         now_s = time.monotonic()
         if error.code() not in _MISSING or now_s < self._find_at_s:
             return

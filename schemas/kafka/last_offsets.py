@@ -1,4 +1,4 @@
-"""Where a reader of a past time ends in each partition."""
+"""Finds the offsets at which a reader of a past period ends in each partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LastOffsets:
-    """The last offsets up to a log append time. Fetching of a partition ends with its last message."""
+    """The offset at which reading ends in each partition, from a log append time."""
 
     def __init__(self, consumer: Any, until_ns: int | None) -> None:
         """`until_ns`: last append time that is read; None reads everything."""
@@ -22,7 +22,7 @@ class LastOffsets:
         self._finished: set[Place] = set()
 
     def resolve(self, partitions: list[TopicPartition], timeout_s: float) -> None:
-        """Find where partitions end; those without a message up to then start there."""
+        """Find each partition's end offset; a partition without messages up to `until_ns` starts there."""
         from confluent_kafka import TopicPartition
 
         if self._until_ns is None:
@@ -38,13 +38,13 @@ class LastOffsets:
                 self._finished.add(place)
 
     def unread(self, places: Iterable[Place]) -> set[Place]:
-        """Return the partitions with messages to read, and stop fetching the others."""
+        """Return those of `places` that still have messages to read, and stop fetching the others."""
         unread = set(places) - self._finished
         self._pause(set(places) - unread)
         return unread
 
     def passes(self, place: Place, offset: int, behind: set[Place]) -> bool:
-        """Return whether a message is to be read; after a partition's last one, take it out of `behind`."""
+        """Return whether to read a message; after a partition's last message, remove it from `behind`."""
         end = self._ends.get(place)
         if end is None:
             return True

@@ -1,4 +1,4 @@
-"""One message of the log, as all readers pass it on."""
+"""Defines `Message`, one message of the log, as all readers return it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Message:
         *,
         log_ns: int | None = None,
     ) -> None:
-        """`key`: as it was sent, or as text. `log_ns`: by default the append time."""
+        """Store the fields. `key`: bytes as sent, or their text. `log_ns`: by default `append_ns`."""
         self.append_ns, self.topic, self.partition, self.offset = append_ns, topic, partition, offset
         if isinstance(key, str):
             self.key, self.key_bytes = key, key.encode()
@@ -68,9 +68,9 @@ class Message:
         )
 
     def decoded(self, topic: Topic[R], registry: codec.Registry | None = None) -> R:
-        """Return the record of a message that is no tombstone. Callers share it and must not change it.
+        """Return the record of a message that is no tombstone.
 
-        The first call decodes it. Raises BadRecord.
+        Callers share the record and must not change it. The first call decodes the message. Raises BadRecord.
         """
         if self.record is None:
             self.record = decode_message(topic, self.key_bytes, self.value or b"", registry)

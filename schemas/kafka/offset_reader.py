@@ -1,7 +1,7 @@
 """Reads positions in the log, but no records: the ends of partitions and a group's committed offsets.
 
-It serves code that only needs to know whether a topic or a consumer group advances. Unlike a `TopicReader`,
-its cost does not depend on the rate of messages.
+It serves code that only checks whether a topic or a consumer group advances. Unlike a `TopicReader`, its cost
+does not depend on the rate of messages.
 """
 
 from __future__ import annotations

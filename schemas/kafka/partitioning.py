@@ -1,4 +1,4 @@
-"""The partition of a key, as all clients of the contract compute it (`partitioner=murmur2_random`)."""
+"""Computes the partition of a key, as all clients of the contract do (`partitioner=murmur2_random`)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: str | bytes, partitions: int) -> int:
-    """Return the number of the partition of a key. `partitions`: how many the topic has."""
+    """Return the number of the partition of a key in a topic that has `partitions` partitions."""
     return (murmur2(key.encode() if isinstance(key, str) else key) & 0x7FFFFFFF) % partitions
 
 
 def owns(key: str | bytes, partitions: int, numbers: Container[int]) -> bool:
-    """Return whether the partition of a key, among `partitions`, is one of `numbers`."""
+    """Return whether a key's partition, in a topic of `partitions` partitions, is one of `numbers`."""
     return partition_of(key, partitions) in numbers

@@ -29,7 +29,7 @@ def open_producer(cluster: KafkaSettings | str, options: Mapping[str, Any]) -> A
 def produce(
     producer: Any, topic: str, value: bytes | None, key: str | bytes | None = None, **more: Any
 ) -> None:
-    """Hand a message to a producer; wait while its queue is full. `more`: arguments of its `produce`."""
+    """Pass a message to a producer; wait while its queue is full. `more`: arguments of its `produce`."""
     while True:
         try:
             producer.produce(topic, value, key, **more)

@@ -24,7 +24,7 @@ def publisher_options(cluster: KafkaSettings | str) -> dict[str, Any]:
 
 
 class Publisher:
-    """Sends records. `publish` queues one; `flush` waits until the log has acknowledged all of them."""
+    """Sends records. `publish` queues a record; `flush` waits until the log has acknowledged all of them."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Publisher:
         )
 
     def publish(self, topic: Topic, key: str, record: Mapping[str, Any] | None) -> None:
-        """Queue a record, or a tombstone if it is None. Raises ValueError if it does not fit its schema."""
+        """Queue a record; None is a tombstone. Raises ValueError if the record does not fit its schema."""
         value = None if record is None else codec.encode(topic.record, record, self._registry)
         self.send(topic.name, key, value)
 
@@ -58,7 +58,7 @@ class Publisher:
         self._producer.poll(0)
 
     def flush(self, timeout_s: float) -> None:
-        """Wait for the acknowledgements. Raises PublishFailed for the first error since the last flush."""
+        """Wait for all acknowledgements. Raises PublishFailed for the first error since the last flush."""
         left = self._producer.flush(timeout_s)
         errors, self._errors = self._errors, []
         if left or errors:

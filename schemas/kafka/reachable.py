@@ -1,4 +1,4 @@
-"""Finds at once that no broker listens, where librdkafka waits for its time-out."""
+"""Detects at once that no broker listens, where librdkafka would wait for its time-out."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SILENT_S: Final = 2.5
 
 
 def unreachable(bootstrap: str, silent_s: float = SILENT_S) -> str | None:
-    """Return why no address of `host:port,host:port` accepts a connection; None if one does, or if none is
-    of this form.
+    """Return the reason if no address of `host:port,host:port` accepts a connection, else None.
 
-    It only connects and closes, so brokers with TLS or SASL are reached too.
+    Also return None if no address has this format. Connections are only opened and closed, so brokers with
+    TLS or SASL count as reachable too.
     """
     reasons: list[str] = []
     with contextlib.ExitStack() as stack:

@@ -47,7 +47,7 @@ _warned: set[str] = set()
 
 
 def warn_once(line: str) -> None:
-    """Log a warning about all messages of a topic; the same line is logged once per process."""
+    """Log a warning that concerns all messages of a topic; each text is logged once per process."""
     if line not in _warned:
         _warned.add(line)
         _log.error("%s; such messages are skipped", line)
@@ -66,7 +66,7 @@ class TopicMissing(LogUnavailable):
 
 
 def check_reachable(cluster: KafkaSettings | str) -> None:
-    """Raise LogUnavailable at once if nobody listens at the log's addresses."""
+    """Raise LogUnavailable at once if no broker listens at the log's addresses."""
     bootstrap = as_settings(cluster).bootstrap
     if reason := unreachable(bootstrap):
         raise LogUnavailable(f"log {bootstrap}: {reason}{_ADVICE}")
@@ -136,7 +136,7 @@ class TopicReader:
 
     @classmethod
     def open(cls, cluster: KafkaSettings | str, starts: Mapping[Topic, Start], **options: Any) -> Self:
-        """Create and connect a reader. Raises LogUnavailable after closing it, at once if nobody listens."""
+        """Create and connect a reader. Raises LogUnavailable if that fails, at once if no broker listens."""
         check_reachable(cluster)
         reader = cls(cluster, starts, **options)
         try:
@@ -169,7 +169,7 @@ class TopicReader:
     def assign_available(self, timeout_s: float = CONNECT_TIMEOUT_S) -> list[str]:
         """Assign the topics that exist and are not assigned yet; return the names of the missing ones.
 
-        For services that start before all topics exist: they call this again until nothing is missing. Raises
+        Services that start before all topics exist call this again until no name is returned. Raises
         LogUnavailable.
         """
         from confluent_kafka import KafkaException
@@ -200,7 +200,7 @@ class TopicReader:
         self._consumer.close()
 
     def read_to_end(self) -> Iterator[Message]:
-        """Yield messages until every partition has been read to its end. Raises LogUnavailable on silence."""
+        """Yield messages up to the end of each partition. Raises LogUnavailable if the log is silent."""
         received_s = time.monotonic()
         while self.behind:
             received, messages = self._receive(1000, 0.1)
@@ -211,7 +211,7 @@ class TopicReader:
                 raise LogUnavailable(f"log {self._cluster.bootstrap}: no answer for {SILENT_S:g} s")
 
     def poll(self, wait_s: float, max_messages: int = 500, *, at_once: bool = False) -> list[Message]:
-        """Return the messages that arrive within `wait_s`; with `at_once`, return once one has arrived."""
+        """Return the messages that arrive within `wait_s`; with `at_once`, return with the first of them."""
         if not at_once:
             return self._receive(max_messages, wait_s)[1]
         first = self._consumer.poll(wait_s)
@@ -222,7 +222,7 @@ class TopicReader:
     def commit(
         self, offsets: Mapping[Place, int], *, wait: bool = False, metadata: Mapping[Place, str] | None = None
     ) -> None:
-        """Commit, for the group, the offset of the next message of some partitions. Raises LogUnavailable."""
+        """Commit the group's next offset in each given partition. Raises LogUnavailable."""
         from confluent_kafka import KafkaException, TopicPartition
 
         consumer: Any = self._consumer
@@ -240,7 +240,7 @@ class TopicReader:
     def committed_metadata(
         self, topic: Topic, timeout_s: float = CONNECT_TIMEOUT_S
     ) -> dict[Place, tuple[int, str]]:
-        """Return the group's committed offset and metadata by assigned partition. Raises LogUnavailable."""
+        """Return, by assigned partition, the group's committed offset and metadata. Raises LogUnavailable."""
         from confluent_kafka import KafkaException, TopicPartition
 
         places = [TopicPartition(*place) for place in self.assigned if place[0] == topic.name]
@@ -270,7 +270,7 @@ class TopicReader:
         registry: codec.Registry | None = None,
         on_reject: RejectHandler | None = None,
     ) -> Iterator[tuple[Message, Any]]:
-        """Yield (message, record); the record of a tombstone is None. Bad messages go only to `on_reject`."""
+        """Yield (message, record), None for a tombstone's record. Pass bad messages to `on_reject` alone."""
         for message in messages:
             if message.value is None:
                 yield message, None
@@ -301,7 +301,7 @@ class TopicReader:
     def _resolved(
         self, positions: list[tuple[TopicPartition, Start]], timeout_s: float
     ) -> list[TopicPartition]:
-        """Return the partitions with their start offsets."""
+        """Return the partitions with their `Start` positions resolved to offsets."""
         from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
         timed = []
@@ -325,7 +325,7 @@ class TopicReader:
         return partitions
 
     def _committed(self, partitions: list[TopicPartition], timeout_s: float) -> dict[Place, int]:
-        """Return the offsets that the group has committed; partitions without one are left out."""
+        """Return the group's committed offset by partition; partitions without one are left out."""
         from confluent_kafka import KafkaException
 
         stored = self._consumer.committed(partitions, timeout=timeout_s) if partitions else []
@@ -351,7 +351,7 @@ class TopicReader:
             partition.offset = start.offset if start.offset >= 0 else end.offset
 
     def _receive(self, max_messages: int, wait_s: float) -> tuple[bool, list[Message]]:
-        """Return whether the log answered, and the messages. Raises LogUnavailable."""
+        """Return (whether the log answered, messages received within `wait_s`). Raises LogUnavailable."""
         from confluent_kafka import KafkaException
 
         try:
@@ -364,7 +364,7 @@ class TopicReader:
         return [message for raw_message in received if (message := self._message(raw_message)) is not None]
 
     def _on_error(self, error: Any) -> None:
-        """Keep the cause of a refused connection, which exceptions of librdkafka do not state."""
+        """Store the cause of a refused connection, which exceptions of librdkafka do not state."""
         from confluent_kafka import KafkaError
 
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
@@ -373,16 +373,16 @@ class TopicReader:
             self._error_handler(error)
 
     def _unavailable(self, error: Any, advice: str = "") -> LogUnavailable:
-        """Return a `LogUnavailable` with one line about an error of confluent-kafka, and the advice."""
+        """Return a `LogUnavailable` with the text of a confluent-kafka error and the advice, in one line."""
         if not self.assigned:  # serves the error callback; with partitions it might also take a message
             self._consumer.poll(0)
         cause, self._cause = self._cause, None
         return LogUnavailable(f"log {self._cluster.bootstrap}: {cause or error.args[0].str() + advice}")
 
     def _begin_again(self, topic: str, partition: int) -> None:
-        """Reassign a partition whose next offset no longer exists, at its beginning.
+        """Reassign a partition whose next offset no longer exists at its beginning.
 
-        If the topic starts at its end, reassign it at the end.
+        A partition of a topic that the reader started at its end is reassigned at its end.
         """
         from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
@@ -393,7 +393,7 @@ class TopicReader:
         self._consumer.incremental_assign(lost)
 
     def _on_failure(self, message: Any, error: Any) -> None:
-        """Handle an error that came in place of a message. Raises LogUnavailable."""
+        """Handle an error that a poll returned in place of a message. Raises LogUnavailable."""
         from confluent_kafka import KafkaError
 
         if error.code() == KafkaError._PARTITION_EOF:

@@ -1,8 +1,8 @@
 """Lets clients of aiokafka find a cluster whose brokers have all moved to other addresses.
 
-aiokafka 0.14 asks the configured addresses at its start alone, and later only the brokers that it knows. Once
-all of these have moved, it never comes back (KIP-899 describes the same of the Java client). librdkafka asks
-the configured addresses again by itself.
+aiokafka 0.14 contacts the configured addresses only at its start, and later only the brokers that it knows.
+Once all of these have moved, it never reconnects (KIP-899 describes the same fault of the Java client).
+librdkafka contacts the configured addresses again by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def install() -> None:
-    """Make all clients of this process ask the configured addresses when no known broker answers.
+    """Make all clients of this process contact the configured addresses when no known broker answers.
 
     It replaces a private method, because the library offers no setting. A second call does nothing.
     """

@@ -1,8 +1,8 @@
 """Implements `codec.Registry` with the Confluent Schema Registry: ids of our schemas, schemas of other ids.
 
 Ids and schemas are requested once and cached for good, because a registry never changes the meaning of an id.
-It needs the extra `registry`. Subjects are the records' full names (RecordNameStrategy), because one record
-may be on several topics.
+The module needs the extra `registry`. Subjects are the records' full names (RecordNameStrategy), because one
+record may be on several topics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RegistryMissing(ImportError):
 
 
 class RegistryUnavailable(OSError):
-    """The registry did not answer correctly; the message itself may be good."""
+    """The schema registry did not answer correctly; the message that needs a schema may still be valid."""
 
 
 class ConfluentRegistry:
@@ -58,7 +58,7 @@ class ConfluentRegistry:
     def id_of(self, name: str, schema: Mapping[str, Any]) -> int:
         """Return the id of `schema` for record `name`; register the schema if it is new.
 
-        Raises ValueError if the registry refuses the schema, RegistryUnavailable if it does not answer.
+        Raises ValueError if the registry refuses the schema, RegistryUnavailable without an answer.
         """
         text = json.dumps(schema)
         schema_id = self._ids.get(text)
@@ -107,7 +107,7 @@ class ConfluentRegistry:
 
 
 def _library() -> Any:
-    """Return the module of the registry's client library. Raises RegistryMissing if it is not installed."""
+    """Return the Python module of the registry's client library. Raises RegistryMissing if not installed."""
     try:
         # one of its own dependencies warns about another when it is imported
         with warnings.catch_warnings(record=True):

@@ -2,10 +2,10 @@
 
 `fabrictime topics create` publishes the schemas of its version there, before a process of that version
 writes. So an older process reads records of a newer one, by Avro's schema resolution. The key is the
-fingerprint in hexadecimal digits, the value the schema as JSON: no message is needed to read it.
+fingerprint in hexadecimal digits, the value the schema as JSON: no other schema is needed to read it.
 
-`LogSchemas` reads the topic when a message needs it. A reader in an event loop lets its messages wait until
-then, so that a slow log costs time and no record. `FollowedSchemas` gets each row from a consumer that
+`LogSchemas` reads the topic when a message needs it. A reader in an event loop holds its messages back until
+then, so that a slow log costs time and no record. `FollowedSchemas` gets each message from a consumer that
 follows the topic, so a process that must not wait has the schemas before the records.
 """
 
@@ -44,8 +44,9 @@ _log = logging.getLogger(__name__)
 
 
 def read_schemas(cluster: KafkaSettings | str) -> dict[bytes, Mapping[str, Any]]:
-    """Return the schemas on the topic by fingerprint; rows that are none are left out, with a line in the
-    log. Raises LogUnavailable.
+    """Return the topic's schemas by fingerprint, without invalid messages, for which it logs warnings.
+
+    Raises LogUnavailable.
     """
     schemas: dict[bytes, Mapping[str, Any]] = {}
     with TopicReader.open(cluster, {SCHEMAS: BEGINNING}) as reader:
@@ -58,18 +59,18 @@ def read_schemas(cluster: KafkaSettings | str) -> dict[bytes, Mapping[str, Any]]
 
 
 class SchemaUnread(OSError):
-    """The topic holds a schema that is not read yet, or none; the message that needs it may be good."""
+    """The needed schema has not been read from the topic, or is not there; the record itself may be valid."""
 
 
 class FollowedSchemas:
-    """Implements `codec.Registry` with the rows of the topic that a consumer passes on."""
+    """Implements `codec.Registry` with the messages of the topic that a consumer passes on."""
 
     def __init__(self) -> None:
-        """Start without a schema."""
+        """Start without any schema."""
         self._texts: dict[bytes, bytes] = {}
 
     def take(self, message: Message) -> None:
-        """Keep a row of the topic. Its text is parsed when a message needs the schema."""
+        """Store a message of the topic. Its text is parsed when a record needs the schema."""
         with contextlib.suppress(ValueError):
             self._texts[bytes.fromhex(message.key)] = message.value or b""
 
@@ -77,8 +78,10 @@ class FollowedSchemas:
         """Return None: our messages carry fingerprints."""
 
     def schema_of(self, schema_id: int | bytes) -> Mapping[str, Any]:
-        """Return the schema with this fingerprint. Raises KeyError for an id or a row that is no schema, and
-        SchemaUnread if no such row has arrived."""
+        """Return the schema with this fingerprint.
+
+        Raises SchemaUnread if it has not arrived, KeyError for an invalid schema or a registry's id.
+        """
         if isinstance(schema_id, int):
             raise KeyError(f"schema {schema_id}: no schema registry is set")
         if schema_id not in self._texts:
@@ -91,10 +94,10 @@ class FollowedSchemas:
 
 
 class LogSchemas:
-    """Implements `codec.Registry` with the topic: it is read when a message needs a schema of it."""
+    """Implements `codec.Registry`: reads the topic when a message needs a schema that is not known yet."""
 
     def __init__(self, cluster: KafkaSettings | str) -> None:
-        """Read nothing yet."""
+        """Store the cluster's settings; the first message with an unknown schema starts a read."""
         self._cluster = as_settings(cluster)
         self._schemas: dict[bytes, Mapping[str, Any]] = {}
         self._read_s = -READ_EVERY_S
@@ -108,15 +111,14 @@ class LogSchemas:
         self._waited = 0
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the number of messages that waited for a read."""
+        """Yield, as a metric, the number of messages that waited for a read of the topic."""
         yield Sample("fabrictime_schema_waits_total", self._waited)
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> None:
         """Return None: our messages carry fingerprints."""
 
     def schema_of(self, schema_id: int | bytes) -> Mapping[str, Any]:
-        """Return the schema with this fingerprint. Raises KeyError if the topic has none, or is not read in
-        time."""
+        """Return the schema with this fingerprint. Raises KeyError if it is missing or not read in time."""
         if isinstance(schema_id, int):
             raise KeyError(f"schema {schema_id}: no schema registry is set")
         reading = self._read_for({schema_id})
@@ -125,7 +127,7 @@ class LogSchemas:
         return self._schemas[schema_id]
 
     async def arrive(self, values: Iterable[bytes | None]) -> None:
-        """Wait until the topic has been read for the schemas of these messages, at most `HOLD_S`.
+        """Wait, at most `HOLD_S`, until the topic has been read for the unknown schemas of these messages.
 
         The next wait begins with the next read that is due: made-up fingerprints delay few messages.
         """
@@ -141,9 +143,9 @@ class LogSchemas:
                 await asyncio.sleep(RETRY_S)
 
     def _read_for(self, fingerprints: Set[bytes], *, retries: bool = False) -> threading.Thread | None:
-        """Return the present read, or a new one if it is due; None if no message has to wait for one.
+        """Return the thread of the running read, or of a new one if it is due; None if none is needed.
 
-        `retries`: after a read that failed, the next one is due until the end of the wait.
+        `retries`: after a failed read, the next read is due as long as messages wait.
         """
         if fingerprints <= self._schemas.keys():
             return None
@@ -176,11 +178,11 @@ class LogSchemas:
 
 @cache
 def log_schemas(cluster: KafkaSettings) -> LogSchemas:
-    """Return the process's only reader of a cluster's schemas."""
+    """Return the `LogSchemas` of a cluster, of which a process has only one."""
     return LogSchemas(cluster)
 
 
 async def arrive(cluster: KafkaSettings, values: Iterable[bytes | None]) -> None:
-    """Wait until the log's schemas have been read for these messages; not with a schema registry."""
+    """Wait until the log's schemas have been read for these messages; with a registry, do not wait."""
     if cluster.schema_registry_url is None:
         await log_schemas(cluster).arrive(values)

@@ -85,7 +85,7 @@ class KafkaSettings(StrictModel):
 
     @model_validator(mode="after")
     def _complete(self) -> KafkaSettings:
-        """Refuse an incomplete security configuration: it would be less secure than its author expects."""
+        """Refuse an incomplete security configuration, which would be less secure than its author expects."""
         for name in ("tls_ca_file", "tls_certificate_file"):
             if getattr(self, name) is not None and not self.tls:
                 raise ValueError(f"{name}: expected tls = true as well")
@@ -114,12 +114,12 @@ class KafkaSettings(StrictModel):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether all addresses are those of this machine's loopback, as numbers."""
+        """Whether all broker addresses are numeric loopback addresses."""
         addresses = self.bootstrap.split(",")
         return all(_is_loopback(address.rsplit(":", 1)[0].strip("[]")) for address in addresses)
 
     def confluent_options(self) -> dict[str, Any]:
-        """Return what each client of confluent-kafka needs. Raises ValueError, see `_secret`."""
+        """Return the options of confluent-kafka clients. Raises ValueError for an unreadable secret."""
         options: dict[str, object] = {
             "bootstrap.servers": self.bootstrap,
             "topic.metadata.refresh.interval.ms": CLIENT_METADATA_MS,
@@ -147,7 +147,7 @@ class KafkaSettings(StrictModel):
         return options | {name: str(value) for name, value in values.items() if value is not None}
 
     def aiokafka_options(self) -> dict[str, Any]:
-        """Return what each client of aiokafka needs. Raises ValueError."""
+        """Return the options of aiokafka clients. Raises ValueError for an unreadable secret."""
         options: dict[str, object] = {
             "bootstrap_servers": self.bootstrap,
             "metadata_max_age_ms": WORKER_METADATA_MS,
@@ -170,7 +170,7 @@ class KafkaSettings(StrictModel):
         return options
 
     def registry(self) -> codec.Registry:
-        """Return a client of the schema registry; without one, the schemas on the log. Raises ValueError."""
+        """Return a client of the schema registry; if none is set, one of the schemas on the log."""
         if self.schema_registry_url is None:
             from schemas.kafka.schema_log import log_schemas
 
@@ -209,7 +209,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _secret(name: str, file: Path | None) -> str | None:
-    """Return the text of a secret's file without the final newline. Raises ValueError if it is unreadable."""
+    """Return a secret from its file, None without a file. Raises ValueError, with `name`, if unreadable."""
     if file is None:
         return None
     try:
@@ -224,7 +224,7 @@ def _secret(name: str, file: Path | None) -> str | None:
 
 
 def as_settings(cluster: KafkaSettings | str) -> KafkaSettings:
-    """Return the settings of a cluster; `cluster` may be only its address."""
+    """Return `cluster` as settings; a string is the address of a cluster without security."""
     return KafkaSettings.model_construct(bootstrap=cluster) if isinstance(cluster, str) else cluster
 
 

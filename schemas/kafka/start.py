@@ -11,7 +11,7 @@ from typing import Final
 class Start:
     """A position in every partition of a topic: a time in the log, or a number of messages before the end.
 
-    If both are None, it is the beginning.
+    With neither, the position is the beginning.
     """
 
     since_ns: int | None = None
@@ -32,12 +32,12 @@ def since(append_ns: int) -> Start:
 
 
 def back(seconds: float) -> Start:
-    """Return the start at the first message of the last `seconds`."""
+    """Return the start at the first message that was appended within the last `seconds`."""
     return Start(since_ns=time.time_ns() - round(seconds * 1e9))
 
 
 def tail(messages: int) -> Start:
-    """Return the start at the last `messages` of each partition."""
+    """Return the start at `messages` messages before the end of each partition."""
     return Start(tail_messages=messages)
 
 

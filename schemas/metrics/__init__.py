@@ -1,1 +1,1 @@
-"""The metrics of all processes: their table, and the registry of the functions that read them."""
+"""The metrics of all processes: their declarations, and a registry of functions that read the values."""

@@ -13,7 +13,7 @@ from schemas.records import ActionOutcome
 
 
 class ActionResult(StrEnum):
-    """Groups of `ActionOutcome`, as a host's agent counts them."""
+    """Groups of `ActionOutcome`, by which a host's agent counts actions."""
 
     APPLIED = "applied"
     OBSERVED = "observed"

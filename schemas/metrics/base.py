@@ -1,4 +1,4 @@
-"""A metric's declaration, and a sample. Prometheus' names: prefix, base unit, `_total` for counters."""
+"""Declares metrics and samples. Prometheus' names: prefix, base unit, `_total` for counters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Kind(StrEnum):
 
 
 class Merge(StrEnum):
-    """How the samples of several sources or processes become one."""
+    """The operation that merges a metric's samples from several sources or processes."""
 
     SUM = "sum"
     MAX = "max"
@@ -29,7 +29,7 @@ class Merge(StrEnum):
 
 
 class Detail(StrEnum):
-    """The series that only a setting switches on."""
+    """Whether a metric is always exported, or per NIC or link if a setting asks for that."""
 
     ALWAYS = "always"
     PER_NIC = "per_nic"
@@ -38,9 +38,9 @@ class Detail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. `writers` names the services that export it, empty: all.
+    """One metric. `writers` names the services that export it; empty means all services.
 
-    `labels` maps each label to its values; a label of `detail` has none, because its values are names.
+    `labels` maps each label to its possible values; a label of a NIC or link lists none.
     """
 
     name: str
@@ -54,17 +54,17 @@ class Metric:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The names of its labels."""
+        """The names of the metric's labels."""
         return tuple(name for name, _ in self.labels)
 
     @property
     def sample_names(self) -> tuple[str, ...]:
-        """The names of its samples: a summary has two."""
+        """The names of the metric's samples: two for a summary, one otherwise."""
         return (self.name + SUM, self.name + COUNT) if self.kind is Kind.SUMMARY else (self.name,)
 
     @property
     def series(self) -> int:
-        """The largest number of series of one endpoint; for a `detail`, that of one NIC or link."""
+        """The largest number of series that one endpoint exports; for a `detail`, per NIC or link."""
         count = len(self.sample_names)
         for _, values in self.labels:
             count *= len(values) or 1
@@ -72,12 +72,12 @@ class Metric:
 
     @property
     def is_cumulative(self) -> bool:
-        """Whether its samples only grow while a process lives."""
+        """Whether the metric only grows while a process lives."""
         return self.kind is not Kind.GAUGE
 
 
 class Sample(NamedTuple):
-    """One value, with the values of the labels in the order of the declaration."""
+    """One value of a metric, with the values of its labels in the order of the declaration."""
 
     name: str
     value: float
@@ -101,11 +101,11 @@ def add_to(totals: dict[Series, float], merge: Merge, sample: Sample) -> None:
 
 
 def samples_of(totals: dict[Series, float]) -> Iterator[Sample]:
-    """Yield the samples of merged totals."""
+    """Yield merged totals as samples."""
     for (name, labels), value in totals.items():
         yield Sample(name, value, labels)
 
 
 def by_sample_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
-    """Return the metric of each sample name."""
+    """Return the metrics by the names of their samples."""
     return {name: metric for metric in metrics for name in metric.sample_names}

@@ -1,6 +1,6 @@
 """Metrics of all processes: the process itself, and its records on the log.
 
-`declare` makes the rows of all parts of the table.
+`declare` builds every declaration in the table of metrics.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def declare(
     detail: Detail = Detail.ALWAYS,
     **labels: Iterable[str],
 ) -> Metric:
-    """Return a metric; `labels` maps each label to its values, none for those of a `detail`."""
+    """Return a metric. `labels` maps each label to its possible values, none for a label of a NIC or link."""
     values = tuple((label, tuple(of_label)) for label, of_label in labels.items())
     return Metric(f"fabrictime_{name}", kind, unit, help_text, writers, values, merge, detail)
 

@@ -1,4 +1,4 @@
-"""Metrics of the services that run once for a fleet: stages, the fleet's state, log and history."""
+"""Metrics of services that run once per fleet: pipeline stages, the fleet's state, log and history."""
 
 from __future__ import annotations
 

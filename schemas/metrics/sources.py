@@ -1,7 +1,7 @@
-"""The functions of this process that read its metrics from objects that count anyway.
+"""The functions of this process that read its metrics from objects with counters.
 
-`SOURCES.add(self.samples)` registers a method until its object is gone. Nothing is computed until an endpoint
-collects. Counters of objects that are gone stay in the totals, so that a process's counters never decrease.
+`SOURCES.add(self.samples)` registers a method until its object is collected. No value is computed until an
+endpoint is scraped. Counters of collected objects stay in the totals, so a process's counters never decrease.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 class _Entry:
-    """One source and its cumulative samples at the last collection."""
+    """One source, and the values of its cumulative samples at the last scrape."""
 
     def __init__(self, source: Source) -> None:
         self._weak = WeakMethod(source) if inspect.ismethod(source) else None
@@ -36,12 +36,12 @@ class _Entry:
 
     @property
     def source(self) -> Source | None:
-        """The function; None once its object is gone."""
+        """The function that returns the samples; None once its object has been collected."""
         return self._strong if self._weak is None else self._weak()
 
 
 class Sources:
-    """The sources of one process. Methods may be called from any thread."""
+    """The registered sources of one process. Methods may be called from any thread."""
 
     def __init__(self, details: Set[Detail] = frozenset()) -> None:
         self.details = details
@@ -55,7 +55,7 @@ class Sources:
         self._repeats = RepeatFilter()
 
     def add(self, source: Source) -> None:
-        """Register a source: a method, until its object is gone, or a function."""
+        """Register a source: a function for good, or a method until its object is collected."""
         entry = _Entry(source)
         with self._lock:
             self._entries.append(entry)
@@ -100,7 +100,7 @@ class Sources:
         return [sample for _, sample in metrics]
 
     def _retire(self, entry: _Entry) -> None:
-        """Move the counters of a source that ends to the totals."""
+        """Add the counters of a source that ends to the totals."""
         if entry not in self._entries:
             return
         self._entries.remove(entry)
@@ -109,7 +109,7 @@ class Sources:
 
 
 def _read_twice(source: Source) -> list[Sample]:
-    """Read a source, once more if one of its containers changed in the meantime."""
+    """Read a source's samples; read again if a container of the source changed during the first read."""
     try:
         return list(source())
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The table of all metrics, in the order of `docs/metrics.md`, which is generated from it.
+"""The table of all metrics, in the order of `docs/metrics.md`, which is generated from the table.
 
 No label carries a job, a pod or a path. Series per NIC and per link exist only where a setting asks for them.
 """
