@@ -1,8 +1,8 @@
 """Runs collectives over several hosts with nccl-tests or rccl-tests, by mpirun or srun, and finds slow hosts.
 
 One process on each host drives all of its GPUs. Runs follow one another, each with a time limit. First all
-hosts together run every setting of shape and queue pairs. If the best bandwidth is low, groups of the hosts
-run the best setting, to find the slow ones.
+hosts together run every combination of settings. If the best bandwidth is low, groups of the hosts run the
+best setting, to find the slow hosts.
 """
 
 from __future__ import annotations

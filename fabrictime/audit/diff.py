@@ -1,4 +1,4 @@
-"""Compares two runs of a fleet audit: checks whose outcome changed on a host, and values that changed."""
+"""Compares two runs of a fleet audit: checks with a changed outcome on a host, and changed values."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RunDiff:
 
     @property
     def is_worse(self) -> bool:
-        """Whether a check of severity ERROR fails now on a host and did not fail there before."""
+        """Whether a check of severity ERROR newly fails on a host."""
         return any(check.change is Change.NEW_ERROR for check in self.checks)
 
 
@@ -124,7 +124,7 @@ def _value_order(change: ValueChange, hosts: list[str]) -> tuple[str, str, str, 
 def _check_changes(
     before: Mapping[str, AuditResult], after: Mapping[str, AuditResult]
 ) -> Iterator[CheckChange]:
-    """Yield the changes of one host's checks; their field `hosts` is still empty."""
+    """Yield the changes of one host's checks, with an empty field `hosts`."""
     for check in before.keys() | after.keys():
         old, now = before.get(check), after.get(check)
         change = _change(old, now)
@@ -162,7 +162,7 @@ def _outcome(result: AuditResult | None) -> str:
 def _value_changes(
     before: Mapping[str, AuditResult], after: Mapping[str, AuditResult]
 ) -> Iterator[ValueChange]:
-    """Yield the changes of one host's facts, except numbers, which vary from run to run."""
+    """Yield the changes of one host's facts, except facts that are numbers, which vary from run to run."""
     for check in before.keys() & after.keys():
         old, now = _texts(before[check]["facts"]), _texts(after[check]["facts"])
         for name, subject in old.keys() | now.keys():

@@ -1,4 +1,4 @@
-"""Reads from the log the current records that the fabric's checks evaluate."""
+"""Reads the current records that the checks of the fabric evaluate from the log."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def audit_fleet(
 ) -> AuditReport:
     """Run an audit and return its report. Raises ValueError, LogUnavailable, PublishFailed.
 
-    Ctrl-C ends the wait: the report then has the results so far.
+    Ctrl-C ends the wait for results: the report then has the results so far.
     """
     nics_by_host = nics_of(nics)
     hosts = expected_hosts(request.hosts, nics_by_host)

@@ -96,7 +96,7 @@ class CheckGroup:
 
     @property
     def remedy(self) -> str:
-        """The check's general remedy; a single result may have a more specific one."""
+        """The check's general remedy; the result of a host may have a more specific one."""
         return next((remedy for remedy, _ in self._remedies.most_common(1)), "")
 
     @property
@@ -122,7 +122,7 @@ class CheckGroup:
 
 
 def check_groups(results: Iterable[AuditResult]) -> list[CheckGroup]:
-    """Return the results by check, sorted by descending errors, then warnings, then unknown results."""
+    """Return the results by check, the check with most errors first, then by warnings and unknown results."""
     groups: dict[str, CheckGroup] = {}
     for result in results:
         group = groups.get(result["check"])
@@ -155,7 +155,7 @@ class HostRow:
 
     @property
     def level(self) -> Level:
-        """The host's worst level."""
+        """The worst level of the host's results."""
         return worst_of(self.counts)
 
     @property
@@ -251,7 +251,7 @@ def _odd_hosts(spread: Spread) -> tuple[int, str, str]:
 
 
 def of_category(groups: Sequence[CheckGroup]) -> Iterator[tuple[AuditCategory, list[CheckGroup]]]:
-    """Yield each category, in the report's order, with its checks."""
+    """Yield each category with its checks, in the report's order."""
     by_category: dict[AuditCategory, list[CheckGroup]] = defaultdict(list)
     for group in groups:
         by_category[group.category].append(group)

@@ -234,7 +234,7 @@ def _noted(rows: Sequence[HostRow], limits: Limits) -> list[tuple[HostRow, list[
 
 
 def with_code(text: str) -> Markup:
-    """Return a text as HTML, with the parts between backticks as code."""
+    """Return a text as HTML, with the parts between backticks as code elements."""
     from markupsafe import Markup, escape
 
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - the text is escaped

@@ -55,7 +55,7 @@ def _suite(host: str, results: Collection[AuditResult]) -> ElementTree.Element:
 
 
 def _set_counts(element: ElementTree.Element, results: Iterable[AuditResult]) -> None:
-    """Set the attributes that count the cases of a suite, or of all suites."""
+    """Set the XML attributes with the numbers of cases of a suite, or of all suites."""
     levels = Counter(map(level_of, results))
     element.set("tests", str(levels.total()))
     for name, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):

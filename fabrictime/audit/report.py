@@ -105,7 +105,7 @@ class AuditReport:
         return replace(self, hosts=tuple(sorted({*self.hosts, *results} - {FLEET})), results=results)
 
     def limited_to(self, keep: Callable[[AuditResult], bool]) -> AuditReport:
-        """Return a report with only the results for which `keep` is true, and with all hosts."""
+        """Return a report with all hosts, but only the results for which `keep` is true."""
         results = {
             host: {check: result for check, result in by_check.items() if keep(result)}
             for host, by_check in self.results.items()

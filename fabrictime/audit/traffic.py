@@ -251,7 +251,7 @@ def _rank(result: AuditResult) -> int:
 def evaluated_traffic(
     report: AuditReport, rounds: Sequence[Round], fabric: FabricRecords, limits: TrafficLimits
 ) -> AuditReport:
-    """Return the report with the results of the evaluation added."""
+    """Return the report with the results of the evaluation of its traffic added."""
     answered = {result["host"]: result for of_round in rounds for result in of_round.results}
     scope = Scope(
         report.run,

@@ -35,7 +35,7 @@ class BadReview(ValueError):
 
 
 class Template(NamedTuple):
-    """A pod, or the template of pods, within an object."""
+    """A pod, or a template of pods, in a Kubernetes object."""
 
     path: str
     """Place in the object, such as spec.template; empty for a pod."""
@@ -80,7 +80,7 @@ def _to_check(root: Mapping[str, Any]) -> Iterator[tuple[Template, bool]]:
 
 
 def templates(node: Any, path: str = "", depth: int = 0) -> Iterator[Template]:
-    """Yield the pods and templates of pods in an object: of a Job, JobSet, PyTorchJob, or any other kind."""
+    """Yield the pods and templates of pods in an object of any kind, such as a Job, JobSet or PyTorchJob."""
     if depth > MAX_DEPTH:
         return
     if isinstance(node, list):

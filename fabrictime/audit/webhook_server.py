@@ -1,6 +1,6 @@
 """Serves the admission webhook: reads audit results and repairs from the log, and answers over HTTPS.
 
-The certificate is read again when its file changes. Without the log, everything is admitted with a warning.
+The certificate is read again when its file changes. Without the log, every pod is admitted with a warning.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class NodeVerdicts:
                 self._audits.take(record, message.append_ns)
 
     def forget(self, now_ns: int) -> None:
-        """Drop results that are too old to count."""
+        """Drop audit results that are too old to count."""
         with self._lock:
             self._audits.forget(now_ns - self._max_age_ns)
 
     def evaluate(self, node: str) -> HostFitness:
-        """Return the fitness of a node now."""
+        """Return the present fitness of a node."""
         host = self._host_by_node.get(node, node)
         with self._lock:
             for repair in self._repairs.values():

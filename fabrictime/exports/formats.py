@@ -70,8 +70,8 @@ def slurm_yaml(networks: Sequence[Network]) -> str:
 def kubernetes_labels(networks: Sequence[Network]) -> str:
     """Return a list of nodes with a label per tier, for `kubectl apply --server-side`.
 
-    A node in several networks has the labels of the largest one. The keys of another network begin with its
-    name. Raises BadExport.
+    A node in several networks has the labels of the largest network. Label keys of other networks begin with
+    the network's name. Raises BadExport.
     """
     labels: dict[str, dict[str, str]] = {}
     for number, network in enumerate(networks):

@@ -27,7 +27,9 @@ from schemas.topology import Topology, split_end
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Hosts that reach each other through switches up to a tier. The lowest tier has no children."""
+    """Hosts that reach each other through switches up to one tier. Groups of the lowest tier have no
+    children.
+    """
 
     name: str
     """The group's first switch of its tier, in natural order: the name stays while that switch does."""
@@ -49,7 +51,7 @@ class Network:
 
     @property
     def name(self) -> str:
-        """Return the name of the top group."""
+        """Return the name of the network's top group."""
         return self.levels[-1][0].name
 
     @property

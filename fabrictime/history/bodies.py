@@ -1,4 +1,4 @@
-"""Unpacks request bodies in gzip, deflate, lz4 or zstd, with one frame or several.
+"""Unpacks request bodies in gzip, deflate, lz4 or zstd, with one compressed frame or several.
 
 A client may send one frame per block, so all frames are unpacked, up to the end of the body. A body that
 unpacks to more than the limit is refused before all of it is in memory.

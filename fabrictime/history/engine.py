@@ -55,7 +55,7 @@ UNKNOWN_EXCEPTION: Final = 1002
 
 
 class EngineError(Exception):
-    """An error of the engine: `code` is ClickHouse's number, the message is ClickHouse's text."""
+    """An error of the engine with ClickHouse's error number as `code`, and ClickHouse's text as message."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -100,7 +100,7 @@ class _Session:
 
 
 class Engine:
-    """chdb on one directory. Use as a context manager, or call `close`."""
+    """A chdb engine on one directory. Use it as a context manager, or call `close`."""
 
     def __init__(self, settings: HistorySettings) -> None:
         """Lock the directory and start the engine. Raises DirectoryInUse if another process uses it."""
@@ -157,7 +157,7 @@ class Engine:
         self._lock_file.flush()
 
     def run(self, call: Call) -> Answer:
-        """Run a call and return its result. Raises EngineError."""
+        """Run a call and return its result. Raises EngineError if the statement fails."""
         with self._connection(call) as connection:
             try:
                 return self._run(connection, call)
@@ -318,7 +318,9 @@ def _literal(value: str) -> str:
 
 
 def _capped(value: str, maximum: float) -> str:
-    """Return `value` if it is a number above 0 and at most `maximum`, else `maximum`. 0 means no limit."""
+    """Return `value` if it is above 0 and at most `maximum`, else `maximum`. For ClickHouse, 0 is no
+    limit.
+    """
     try:
         fits = 0 < float(value) <= maximum
     except ValueError:

@@ -96,7 +96,7 @@ class Failure(Exception):
 
 
 class Endpoint:
-    """Serves one engine over HTTP."""
+    """Serves one chdb engine over ClickHouse's HTTP protocol."""
 
     def __init__(self, engine: Engine, settings: HistorySettings, write_token: str, read_token: str) -> None:
         self._engine = engine
@@ -119,7 +119,7 @@ class Endpoint:
         yield Sample("fabrictime_history_rows_total", self.inserted_rows)
 
     def application(self) -> web.Application:
-        """Return the aiohttp application."""
+        """Return the aiohttp application with the endpoint's routes."""
         app = web.Application(client_max_size=self._limit)
         app.router.add_get("/ping", _ping)
         app.router.add_get("/replicas_status", _ping)
@@ -196,7 +196,7 @@ class Endpoint:
         return body, params
 
     async def _body(self, request: web.Request) -> bytes:
-        """Return the body of a request, unpacked."""
+        """Return the uncompressed body of a request."""
         pieces, size = [], 0
         async for piece in request.content.iter_any():
             size += len(piece)
@@ -292,8 +292,8 @@ def _answered(
 
 
 def _near(request: web.Request) -> bool:
-    """Return whether the client accepts uncompressed or lz4 responses. Such clients are on loopback, where
-    gzip costs more than it saves.
+    """Return whether the client accepts uncompressed or lz4 responses. Such a client is on loopback, where
+    gzip costs more time than it saves.
     """
     return "identity" in request.headers.get("Accept-Encoding", "") or "lz4" in request.headers.get(
         "Accept-Encoding", ""

@@ -55,10 +55,10 @@ class HistorySettings(StrictModel):
 
     @property
     def write_token_path(self) -> Path:
-        """The file that holds the write token."""
+        """Path of the file with the token for writing."""
         return self.write_token_file or self.directory / "write.token"
 
     @property
     def read_token_path(self) -> Path:
-        """The file that holds the read token."""
+        """Path of the file with the token for reading."""
         return self.read_token_file or self.directory / "read.token"

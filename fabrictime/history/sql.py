@@ -43,7 +43,7 @@ _TOKEN: Final = re.compile(
 
 
 class Refused(Exception):
-    """The endpoint does not run the statement. `code` is ClickHouse's number for the reason."""
+    """The endpoint refuses to run the statement. `code` is ClickHouse's error number for the reason."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -87,9 +87,9 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 def parse(body: bytes, more: bytes = b"") -> Statement:
-    """Return the statement in `body`, which continues in `more`; a large INSERT's data is not copied.
+    """Return the statement in `body`, which continues in `more`. The data of a large INSERT is not copied.
 
-    Raises Refused if there is no statement or more than one, or if it reads or writes files.
+    Raises Refused without a statement, for more than one, or for one that reads or writes files.
     """
     head = body[:HEAD_BYTES].decode("latin-1")
     first = next(tokens(head), None)
@@ -110,7 +110,7 @@ def parse(body: bytes, more: bytes = b"") -> Statement:
 
 
 def check_reader(statement: Statement) -> None:
-    """Raise Refused for a statement that a reader may not run."""
+    """Raise Refused for a statement that the user `reader` may not run."""
     if statement.keyword not in READ_STATEMENTS:
         raise Refused(ACCESS_DENIED, f"reader: {statement.keyword[:32]} is not for readers")
     for token in tokens(statement.text):

@@ -1,8 +1,8 @@
 """The result that all readers of other tools' files return, and its conversion to a topology file. Pure.
 
 A reader returns `Found`: cables, hosts, and the stated kinds, addresses and ports of nodes. `merged` combines
-the files of many hosts or switches. A cable that both of its ends report counts once. It is an error if two
-lines connect one port differently, unless such cables are left out on request.
+the files of many hosts or switches. A cable that both of its ends report counts once. If two lines connect
+one port to different ports, this is an error, unless the caller wants such cables left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KIND_OF_TIER: Final[Mapping[int, Kind]] = {1: "leaf", 2: "spine", 3: "core"}
 
 
 class BadImport(ValueError):
-    """The file is not of this format, or contradicts itself; the message is one line."""
+    """The file has another format, or contradicts itself; the message is one line."""
 
 
 class NoCable(BadImport):
@@ -217,7 +217,7 @@ def kind_of_role(role: str) -> Kind | None:
 
 
 def text_of(value: Any) -> str:
-    """Return a value of JSON, YAML or CSV as a name; empty if it is neither text nor a whole number.
+    """Return a value from JSON, YAML or CSV as a name; empty if it is neither text nor a whole number.
 
     Raises BadImport for a number that is too long to print.
     """
@@ -251,7 +251,7 @@ def has_key(text: str, *keys: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def yaml_content(text: str) -> Any:
-    """Return the content of a YAML text. Raises BadImport."""
+    """Return the content of a YAML text. Raises BadImport for invalid YAML."""
     try:
         return yaml.load(text, Loader=_BoundedLoader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, RecursionError, ValueError, AttributeError, LookupError) as error:
@@ -267,7 +267,7 @@ class _BoundedLoader(yaml.SafeLoader):  # type: ignore[misc]
     """
 
     def flatten_mapping(self, node: Any) -> None:
-        """Merge the tables of merge keys into a table. Raises an error if it becomes too long."""
+        """Merge the tables of merge keys (`<<`) into a table. Raises an error if it becomes too long."""
         super().flatten_mapping(node)
         if len(node.value) > MAX_NAMES:
             raise yaml.YAMLError(f"a table of more than {MAX_NAMES} keys")
@@ -284,7 +284,7 @@ def xml_root(text: str) -> ElementTree.Element:
 
 
 def expanded(pattern: str) -> Iterator[str]:
-    """Yield the names of Slurm's host list, such as `h[1-3,07],g1`. Raises BadImport."""
+    """Yield the names in a Slurm host list, such as `h[1-3,07],g1`. Raises BadImport for an invalid list."""
     try:
         yield from host_names(pattern, MAX_NAMES)
     except ValueError as error:

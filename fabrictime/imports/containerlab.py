@@ -72,7 +72,7 @@ def _kind(node: dict[Any, Any], lab: dict[Any, Any]) -> Kind | None:
 
 
 def _role_of_group(name: str, runs_linux: bool) -> Kind | None:
-    """Return the role that a group name states. A switch in the group `clients` is no host."""
+    """Return the role that a group name states, unless it is host and the node does not run Linux."""
     role = kind_of_role(name)
     return role if role != "host" or runs_linux else None
 
@@ -82,7 +82,7 @@ def _table(value: Any) -> dict[Any, Any]:
 
 
 def _endpoints(link: dict[Any, Any]) -> list[Any]:
-    """Return the two endpoints of a link in the brief or the extended form."""
+    """Return the two endpoints of a link, which is in containerlab's brief or extended format."""
     ends = link.get("endpoints")
     return (
         ends if isinstance(ends, list) else [link[key] for key in ("endpoint-a", "endpoint-b") if key in link]

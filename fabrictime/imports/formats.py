@@ -53,9 +53,9 @@ def format_of(text: str, name: str = "") -> Format:
 def import_files(
     paths: Sequence[Path], name: str = "", hints: Hints | None = None, conflicts: list[str] | None = None
 ) -> TopologyFile:
-    """Return the topology that all files describe together. A file describes the host of `hints.host`, or
-    else of its name without suffix. With a list `conflicts`, a cable that contradicts another is left out,
-    and the list gets a line.
+    """Return the topology that all files describe together. A file describes the host `hints.host`, or else
+    the host of the file's name without suffix. With a list `conflicts`, a cable that contradicts another one
+    is left out, and the list gets a line.
 
     Raises BadImport with one line that names the file, NoCable if the files state neither a cable nor a NIC,
     OSError if a file cannot be read.

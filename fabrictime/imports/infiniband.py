@@ -42,7 +42,7 @@ def fits(text: str) -> bool:
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the cables. An adapter named `host device` becomes that host's device. Raises BadImport."""
+    """Return the cables. An adapter named `host device` is a device of this host. Raises BadImport."""
     names, part = _names(text), Found()
     for guid, (kind, name) in names.items():
         if kind == "Ca" and not _INSIDE.search(name):
@@ -95,7 +95,7 @@ def _rate_bps(comment: str) -> int:
 
 
 def _end(guid: str, names: dict[str, tuple[str, str]], port: str) -> tuple[str, str]:
-    """Return the node and port of one end. `gpu01 mlx5_0` and `gpu01 HCA-1` are adapters of gpu01."""
+    """Return node and port of one end of a cable. `gpu01 mlx5_0` and `gpu01 HCA-1` are adapters of gpu01."""
     kind, name = names[guid]
     if kind != "Ca":
         return name, port

@@ -36,7 +36,7 @@ def _neighbours(content: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str]]
 
 
 def _items(value: Any) -> list[dict[str, Any]]:
-    """Return the tables in `value`, which is a list of tables or one table; json0 always writes lists."""
+    """Return the tables in `value`, a list of tables or a single table; json0 always writes lists."""
     return [table for table in (value if isinstance(value, list) else [value]) if isinstance(table, dict)]
 
 

@@ -13,7 +13,7 @@ _MBPS: Final = 1_000_000
 
 
 def fits(text: str) -> bool:
-    """Return whether a text looks like a minigraph."""
+    """Return whether a text looks like SONiC's minigraph.xml."""
     return re.search(r"<(?:\w+:)?DeviceMiniGraph\b", text) is not None
 
 

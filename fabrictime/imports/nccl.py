@@ -16,7 +16,7 @@ def fits(text: str) -> bool:
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the host, which `hints.host` names, with its NICs. Raises BadImport."""
+    """Return the host, with the name in `hints.host`, and its NICs. Raises BadImport."""
     if not hints.host:
         raise BadImport("NCCL does not name its host: give --host, or name the file after the host")
     part = Found(hosts={hints.host})

@@ -24,7 +24,7 @@ def fits(text: str) -> bool:
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return the cables, and the kinds of nodes whose function is stated. Raises BadImport."""
+    """Return the cables, and the kinds of nodes with a stated function. Raises BadImport."""
     part, plain = Found(), _plain(text)
     for node in _NODE.finditer(plain):
         function, name = _FUNCTION.search(node[3]), node[1] or node[2]
@@ -45,5 +45,5 @@ def read(text: str, hints: Hints) -> Found:
 
 
 def _plain(text: str) -> str:
-    """Return a text without comments; each line keeps its number."""
+    """Return a Graphviz text without comments; the numbers of its lines do not change."""
     return _COMMENT.sub(lambda match: match[1] or "\n" * match[0].count("\n") or " ", text)

@@ -25,7 +25,7 @@ def fits(text: str) -> bool:
 
 
 def read(text: str, hints: Hints) -> Found:
-    """Return a cable from each node and each lower switch to its switch. Nodes have the device
+    """Return a cable from each node and from each lower switch to the switch above. Nodes have the device
     `hints.device`. Raises BadImport.
     """
     part = Found()
@@ -67,7 +67,7 @@ def _connect(part: Found, row: dict[str, str], hints: Hints, place: str) -> None
 
 
 def _is_yaml(text: str) -> bool:
-    """Return whether a text is a YAML list of topologies."""
+    """Return whether a text is the YAML list of topologies of a topology.yaml."""
     if not re.search(r"^\s*-?\s*topology\s*:", text, re.MULTILINE):
         return False
     try:

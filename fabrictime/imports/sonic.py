@@ -47,12 +47,12 @@ def read(text: str, hints: Hints) -> Found:
 
 
 def is_inside(kind: str) -> bool:
-    """Return whether a neighbour of this type is a part of the same chassis."""
+    """Return whether a neighbour of this SONiC device type is part of the same chassis."""
     return kind.lower() in _INSIDE
 
 
 def is_server(kind: str) -> bool:
-    """Return whether a device of this type is a host."""
+    """Return whether a device of this SONiC device type is a host."""
     return kind.lower() in _SERVERS
 
 

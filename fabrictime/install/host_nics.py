@@ -1,7 +1,7 @@
 """Finds the NICs of a host and their classes: fabric, front-end, storage, management, virtual, unused.
 
-The host is read through the audit's `Host`, so a recorded host serves as well as a live one. The agent probes
-from the NICs of the class `fabric`. Each NIC carries the reason for its class.
+The host is read through the audit's class `Host`, so that a recorded host can be read like a live one. The
+agent probes from the NICs of the class `fabric`. Each NIC has the reason for its class.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Level(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """One line of the report. `fix` is empty if nothing needs to be done."""
+    """One line of the report on an installation. `fix` is the remedy; empty if none is needed."""
 
     area: str
     check: str

@@ -44,7 +44,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """One file of the plan. `text` is the whole new content; `reason` explains the step."""
+    """One file of the plan. `text` is its complete new content; `reason` explains the step."""
 
     path: Path
     step: Step
@@ -54,7 +54,7 @@ class PlannedFile:
 
     @property
     def is_secret(self) -> bool:
-        """Whether the content must not be shown."""
+        """Whether the file holds a secret, so that its content must not be shown."""
         return self.mode == SECRET_MODE
 
 
@@ -84,7 +84,7 @@ def plan(agent: Agent, *, force: bool = False) -> list[PlannedFile]:
 
 
 def settings_values(agent: Agent) -> dict[str, dict[str, str]]:
-    """Return the keys that the settings file sets, by table."""
+    """Return the values in the agent's settings file, by table and key."""
     up = {
         "fleet": str(agent.folder / FLEET),
         "log_url": agent.log,
@@ -209,9 +209,9 @@ def owner_of(user: str | None) -> tuple[int, int] | None:
 
 
 def write(planned: Sequence[PlannedFile], owner: tuple[int, int] | None = None) -> None:
-    """Write the planned files. Each appears complete or not at all. Raises OSError.
+    """Write the planned files, each atomically. Raises OSError.
 
-    `owner`: user and group id of the agent, which get the secret files.
+    `owner` is user and group id of the agent; the secret files get this owner.
     """
     for file in planned:
         if file.step in (Step.UNCHANGED, Step.CONFLICT):

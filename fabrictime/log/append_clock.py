@@ -24,7 +24,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class AppendClock:
-    """Returns the log's append time, ms since the Unix epoch."""
+    """A callable clock that returns the log's append time, ms since the Unix epoch."""
 
     def __init__(
         self,

@@ -166,7 +166,7 @@ def records(payload: memoryview, count: int) -> Iterator[Record]:
 def require_keys(view: memoryview, header: Header) -> None:
     """Raise LogError if a batch for a compacted topic has a record without a key.
 
-    Compressed batches are not opened here: compaction later keeps records without a key.
+    Compressed batches are not checked: compaction later keeps their records without a key.
     """
     if header.attributes & CODEC_MASK:
         return
@@ -179,7 +179,7 @@ def require_keys(view: memoryview, header: Header) -> None:
 
 
 def inflate(payload: memoryview, codec: int) -> memoryview:
-    """Return the uncompressed payload. Raises ValueError if it is broken or too large."""
+    """Return the uncompressed payload. Raises ValueError if the payload is broken or too large."""
     if codec == 0:
         return payload
     try:
@@ -201,8 +201,8 @@ def inflate(payload: memoryview, codec: int) -> memoryview:
 
 
 def _unsnap(data: bytes) -> bytes:
-    """Return uncompressed Snappy data. Kafka clients send one raw block, or several blocks in the framing of
-    the Java client.
+    """Return uncompressed Snappy data. Kafka clients send one raw block, or several blocks with the headers
+    of the Java client.
     """
     if not data.startswith(_XERIAL):
         return _unsnap_block(data)

@@ -64,7 +64,8 @@ class Broker:
     def handle(
         self, head: RequestHead, frame: memoryview, peer: Peer
     ) -> Response | asyncio.Future[Response] | Coroutine[Any, Any, Response]:
-        """Return the response to one request, or an awaitable of it. `frame` may be reused afterwards.
+        """Return the response to one request, or an awaitable of the response. Callers may reuse `frame`
+        afterwards.
 
         Raises MalformedRequest, after which the connection must be closed.
         """

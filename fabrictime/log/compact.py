@@ -1,6 +1,7 @@
 """Compacts closed segments: keeps the newest record of every key and drops old tombstones.
 
-The new files keep offsets and times. Closed segments have no writers, so compaction runs in a thread.
+Records keep their offsets and times in the new files. Nothing writes to closed segments, so compaction runs
+in a thread.
 """
 
 from __future__ import annotations

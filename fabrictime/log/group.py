@@ -119,13 +119,13 @@ class Group:
         return self.start_join(member)
 
     def wait_for_assignment(self, member: Member) -> asyncio.Future[bytes]:
-        """Return a future of the member's assignment. An earlier wait of the same member fails."""
+        """Return a future of the member's assignment. An earlier future of the same member fails."""
         _settle(member.syncing, LogError(Code.REBALANCE_IN_PROGRESS, "asked again"))
         member.syncing = self._loop.create_future()
         return member.syncing
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
-        """Give each member its part of the leader's assignment. The group is then stable."""
+        """Give each member its part of the leader's assignments. The group's state is then stable."""
         self.state = State.STABLE
         self._cancel_timer()
         for member in self.members.values():
@@ -137,7 +137,7 @@ class Group:
             self.touch(member)
 
     def start_join(self, member: Member) -> Waiting:
-        """Make a member wait for the next generation. This starts a rebalance unless one is running."""
+        """Make a member wait for the next generation, and start a rebalance unless one is running."""
         _settle(member.joining, LogError(Code.REBALANCE_IN_PROGRESS, "asked again"))
         future: asyncio.Future[Joined] = self._loop.create_future()
         member.joining = future

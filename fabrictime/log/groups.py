@@ -229,6 +229,6 @@ class Coordinator:
             del self.groups[group.name]
 
     def close(self) -> None:
-        """Close every group."""
+        """Close every group: stop its timers and cancel its waiting requests."""
         for group in self.groups.values():
             group.close()

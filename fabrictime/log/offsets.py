@@ -35,7 +35,7 @@ class OffsetStore:
     """The committed offsets of all groups, by (topic, partition)."""
 
     def __init__(self, directory: Path) -> None:
-        """Read the journal. Raises OSError."""
+        """Read the committed offsets from the journal in `directory`. Raises OSError."""
         self._path = directory / "offsets.log"
         self._groups: dict[str, dict[tuple[str, int], Committed]] = {}
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

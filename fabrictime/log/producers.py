@@ -35,7 +35,7 @@ class _Producer:
 
 
 class Producers:
-    """The idempotent producers of one partition."""
+    """The state of one partition's idempotent producers."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Producer] = {}
@@ -90,14 +90,14 @@ class Producers:
         )
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers whose newest batch is more than a day old."""
+        """Remove producers whose newest batch is more than a day old."""
         for producer_id in [
             key for key, producer in self._known.items() if producer.batches[-1].append_ms < now_ms - KEPT_MS
         ]:
             del self._known[producer_id]
 
     def dump(self) -> list[Any]:
-        """Return the state as nested lists, for JSON."""
+        """Return the producers' state as nested lists, for JSON."""
         return [
             [key, producer.epoch, [list(batch) for batch in producer.batches]]
             for key, producer in self._known.items()

@@ -44,7 +44,7 @@ class Handle:
 
 
 class Segment:
-    """One file of a partition. `end_offset` is the offset after its last record."""
+    """One segment file of a partition. `end_offset` is the offset after its last record."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
@@ -97,7 +97,7 @@ class Segment:
         return position
 
     def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, Header]]:
-        """Yield (position, header) of each batch from `position` on."""
+        """Yield (position, header) of each batch from byte `position` on."""
         stop = self.size if end is None else min(end, self.size)
         chunk, start = b"", 0
         while position + HEADER_BYTES <= stop:
@@ -249,7 +249,7 @@ class Segment:
         self.meta_path.unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Write the file through to the disk; may run in a thread of its own. Raises OSError."""
+        """Flush the file to the disk. May run in another thread. Raises OSError."""
         # Clear first, so that messages appended meanwhile count as new.
         self.unsynced = False
         try:

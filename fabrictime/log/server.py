@@ -312,7 +312,7 @@ class LogServer:
         )
 
     def samples(self) -> Iterator[Sample]:
-        """Yield messages, connections and space as metrics."""
+        """Yield the metrics of messages, connections and disk space."""
         partitions = self.store.partitions()
         yield Sample("fabrictime_broker_messages_total", sum(each.end_offset for each in partitions))
         yield Sample("fabrictime_broker_connections", len(self.connections))

@@ -49,7 +49,9 @@ class DirectoryLock:
     """An exclusive lock on a directory; the lock file names its process. The lock ends with the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises AlreadyRunning if another process holds it, OSError if it is not writable."""
+        """Take the lock. Raises AlreadyRunning if another process holds it, OSError if it cannot be
+        written.
+        """
         path = directory / "lock"
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # The directory is locked too: a file that somebody removed locks nothing for the next process.
@@ -194,7 +196,7 @@ class Store:
         return self._parse(overrides)
 
     def create_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> TopicLog:
-        """Create a topic. Raises LogError, with KAFKA_STORAGE_ERROR if it cannot be written to the disk."""
+        """Create a topic. Raises LogError, with code KAFKA_STORAGE_ERROR if the disk cannot be written."""
         config = self.check_new(name, partitions, overrides)
         path = self.directory / "topics" / name
         try:
@@ -219,7 +221,9 @@ class Store:
         self._save(topic)
 
     def configure(self, name: str, overrides: Mapping[str, str]) -> None:
-        """Replace the overrides of a topic's configuration. Raises LogError."""
+        """Replace the overrides of a topic's configuration. Raises LogError if they are invalid or not
+        saved.
+        """
         topic = self.topics[name]
         config = self._parse(overrides)
         before = topic.overrides
@@ -235,7 +239,7 @@ class Store:
         log.info("topic %s configured: %s", name, topic.overrides)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic. Raises LogError."""
+        """Delete a topic. Raises LogError if it does not exist."""
         topic = self.topics.get(name)
         if topic is None:
             raise LogError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name[:260]!r}: no such topic")
@@ -252,7 +256,7 @@ class Store:
         log.info("topic %s deleted", name)
 
     def partition(self, topic: str, number: int) -> Partition:
-        """Return a partition. Raises LogError UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return a partition. Raises LogError UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
         stored_topic = self.topics.get(topic)
         if stored_topic is None or not 0 <= number < len(stored_topic.partitions):
             raise LogError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic[:260]}-{number}: no such partition")
@@ -338,7 +342,7 @@ class Store:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a small file atomically: a crash leaves the old or the new one. Raises OSError."""
+    """Write a small file atomically: a crash leaves the old or the new content. Raises OSError."""
     temporary = path.with_suffix(path.suffix + ".new")
     try:
         with temporary.open("w") as file:

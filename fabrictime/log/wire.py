@@ -160,7 +160,7 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = dict(
 
 
 class RequestHead(NamedTuple):
-    """The head of a request. `body` is the position at which its body starts."""
+    """The header of a request. `body` is the byte position at which the request's body starts."""
 
     api_key: int
     version: int
@@ -223,7 +223,7 @@ _HEAD: Final = struct.Struct(">hhi")
 
 
 def read_head(view: memoryview) -> RequestHead:
-    """Return the head of a request. Raises MalformedRequest."""
+    """Return the header of a request. Raises MalformedRequest."""
     reader = Reader(view)
     api_key, version, correlation_id = reader.take(_HEAD)
     client_id = reader.string() or ""

@@ -28,7 +28,7 @@ class Fleet:
     def __init__(
         self, url: str, token: str | None = None, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
-        """Read from the page at `url`, as the user with this token."""
+        """Read from the page at `url`, as the user with `token`."""
         headers = {} if token is None else {"Authorization": f"Bearer {token.strip()}"}
         self._client = httpx.AsyncClient(
             base_url=url, timeout=TIMEOUT_S, transport=transport, headers=headers

@@ -1,1 +1,1 @@
-"""Exports the metrics of `schemas/metrics`: endpoint, OTLP push, sizes, rules."""
+"""Exports the metrics of `schemas/metrics`: HTTP endpoint, OTLP push, number of series, alert rules."""

@@ -74,7 +74,7 @@ class Exports:
         self._closing.callback(close)
 
     def close(self) -> None:
-        """End all exports."""
+        """Close the endpoint and the socket, and end the push."""
         self._closing.close()
 
 

@@ -28,7 +28,7 @@ SUFFIX_UNITS: Final = ("seconds", "bytes", "ratio")
 
 
 class Exposition(Collector):
-    """The metrics of one endpoint, in the order of the table; `collect_samples` is called for each scrape."""
+    """The metrics of one endpoint, in the order of their table. Each scrape calls `collect_samples`."""
 
     def __init__(self, collect_samples: Collect) -> None:
         self._collect_samples = collect_samples
@@ -44,7 +44,7 @@ class Exposition(Collector):
                 yield _family(metric, samples)
 
     def describe(self) -> Iterator[Metric]:
-        """Yield no metric, so that registering does not collect."""
+        """Yield no metric, so that the registration of this collector does not collect samples."""
         return iter(())
 
 

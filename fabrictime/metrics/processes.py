@@ -64,7 +64,7 @@ class ChildTotals:
                 self.newest[(sample.name, sample.labels)] = sample.value
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the counters of the present and of all former processes."""
+        """Yield the counters, each summed over the present and all former processes."""
         yield from samples_of(self.newest)
         yield from samples_of(self.former)
 
@@ -114,7 +114,7 @@ class HostMetrics:
         yield from samples_of(totals)
 
     def _read(self, row: Mapping[str, Any]) -> list[Sample] | None:
-        """Return the samples of a child; None if it does not answer."""
+        """Return the samples of the child in a supervisor's row; None if the child does not answer."""
         if row["pid"] is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Settings of the metrics: endpoint, detail, OTLP push."""
+"""Settings of the metrics: HTTP endpoint, level of detail, OTLP push."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""State that the command line and the web page share; it imports neither of them."""
+"""State of the fleet that the command line and the web page share; this package imports neither of them."""

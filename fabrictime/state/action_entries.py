@@ -54,7 +54,7 @@ NODE_ACTIONS: Final = frozenset({FlowAction.DRAIN, FlowAction.RESUME})
 
 @dataclass(frozen=True, slots=True)
 class ActionEntry:
-    """One decision and its outcome, or a local repair."""
+    """One decision and its outcome, or one local repair."""
 
     decision_id: str
     at_ns: int
@@ -84,7 +84,7 @@ class ActionEntry:
 
 
 def entries(state: ActionState, now_ns: int, flow_id: str | None = None) -> list[ActionEntry]:
-    """Return the action entries of all flows (`flow_id` None) or of one, the newest first."""
+    """Return the action entries of the flow `flow_id` (None: of all flows), the newest first."""
     action_entries = [
         _decided(decision, state.reports.get(name, {}), now_ns)
         for name, decision in state.decisions.items()
@@ -201,5 +201,5 @@ def _undecided(name: str, report: ActionReport, reports: Mapping[ActionOutcome, 
 
 
 def counts(action_entries: Iterable[ActionEntry]) -> Counter[str]:
-    """Return the number of entries by outcome."""
+    """Return the number of action entries by outcome."""
     return Counter(entry.outcome for entry in action_entries)

@@ -110,7 +110,7 @@ def _rest_text(entry: ActionEntry) -> str:
 
 
 def action_groups(action_entries: Sequence[ActionEntry]) -> list[ActionGroup]:
-    """Return the groups of entries, the newest first. The entries are ordered, the newest first."""
+    """Return the groups of entries, the newest first. `action_entries` must be ordered, the newest first."""
     subject_of = _subjects(action_entries)
     open_groups: dict[str, list[ActionEntry]] = {}
     groups: list[tuple[str, list[ActionEntry]]] = []

@@ -37,7 +37,7 @@ class LimitUse:
 def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
     """Return the use of each shard's limit, and of the limits of the busiest hosts.
 
-    Decisions and local repairs both count, as they do in the policy.
+    Decisions and local repairs both count, as in the policy.
     """
     moved: dict[str, set[str]] = {}
     recent: dict[str, list[int]] = {}
@@ -102,7 +102,7 @@ class Pacing:
 
 
 def pacing(flows: Mapping[str, Flow], configs: Mapping[str, ActuatorConfig]) -> Pacing:
-    """Return the paced flows and the slices, from flow reports and configs."""
+    """Return the paced flows and the tenants' slices, from flow reports and configs."""
     paced = [
         (name, flow["rate_bps"], flow["rate_limit_bps"])
         for name, flow in flows.items()

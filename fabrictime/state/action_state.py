@@ -59,7 +59,7 @@ class Mode(NamedTuple):
 
 @dataclass(slots=True)
 class ShardPolicy:
-    """A shard's policy as of its newest cycle. `suppressed` is None until the first record that names it."""
+    """A shard's policy as of its newest cycle. `suppressed` is None until a record has suppressed actions."""
 
     epoch: int = -1
     next_cycle: int = 0
@@ -74,7 +74,7 @@ class ShardPolicy:
 
 @dataclass(slots=True)
 class _KeyConfig:
-    """The config of a key, and the author and time of its last mode change."""
+    """The config record of a key, and the author and time of its last mode change."""
 
     record: ActuatorConfig
     mode_by: str = ""
@@ -82,7 +82,9 @@ class _KeyConfig:
 
 
 class ActionState:
-    """The newest decisions, reports, suppressed actions and configs. Add records in partition order."""
+    """The newest decisions, reports, suppressed actions and configs. Callers add records in partition
+    order.
+    """
 
     def __init__(self, decode_flows: Decode, raw_ns: int = RAW_NS) -> None:
         self.flow_history = FlowHistory(decode_flows, raw_ns)

@@ -76,7 +76,7 @@ ACTIONS: Final = {
 
 
 def flow_text(flow_id: str) -> str:
-    """Return a flow's host and endpoint, without the boot id."""
+    """Return a flow's host and endpoint from its id, without the boot id."""
     host, _, rest = flow_id.partition("/")
     return f"{host} {rest.partition('/')[2] or rest}"
 
@@ -92,7 +92,7 @@ def cause_text(kind: str, reason: Reason) -> str:
 
 
 def action_text(entry: ActionEntry | SuppressedAction) -> str:
-    """Return the action as text, with its paths or its rate."""
+    """Return an action as text, with its paths or its rate."""
     action = ACTIONS.get(entry.action, entry.action)
     if isinstance(entry, SuppressedAction):
         return action
@@ -113,7 +113,7 @@ def _total_ns(entry: ActionEntry) -> int | None:
 
 
 def duration_text(entry: ActionEntry) -> str:
-    """Return the time from a decision to its execution, and how much of it the effector took, as text."""
+    """Return as text the time from a decision to its execution, and the effector's part of this time."""
     if entry.done_ns is None or (not entry.took_ns and not entry.done):
         return "—"
     if not entry.done or not entry.kind or entry.done_ns < entry.at_ns:
@@ -139,7 +139,7 @@ def suppressed_cause(action: SuppressedAction) -> str:
 
 
 def mode_text(state: ActionState) -> str:
-    """Return the mode in force, its author and time, and the hosts whose mode differs, as text."""
+    """Return as text the mode in force, its author and time, and the hosts with a different mode."""
     mode = state.mode()
     text = "ACT: decisions are carried out" if mode.act else "OBSERVE: decisions are only published"
     text += f"; set by {mode.by} at {time_text(mode.since_ns)}" if mode.by else "; the default"
@@ -152,13 +152,13 @@ def mode_text(state: ActionState) -> str:
 
 
 def time_text(ns: int) -> str:
-    """Return a time of day in UTC, with the date unless it is today's."""
+    """Return a time of day in UTC, with the date unless it is today."""
     at, now = datetime.fromtimestamp(ns / 1e9, UTC), datetime.now(UTC)
     return f"{at:%H:%M:%S}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def counts_text(count_by_outcome: Mapping[str, int], label: Callable[[str], str] = str) -> str:
-    """Return the number of decisions by outcome, ordered by `RANK`. `label` formats an outcome."""
+    """Return as text the number of decisions by outcome, ordered by `RANK`. `label` formats an outcome."""
     order = sorted(count_by_outcome, key=lambda name: RANK.get(name, len(RANK)))
     return ", ".join(f"{count_by_outcome[name]:,} {label(name)}" for name in order)
 
@@ -177,7 +177,7 @@ def only_match(text: str | None, flow_ids: Iterable[str]) -> str | None:
 
 
 def figures(entry: ActionEntry) -> list[tuple[str, str]]:
-    """Return an entry's fields as names and texts."""
+    """Return an action entry's fields as names and texts."""
     effect = entry.effect
     outcome = OUTCOMES.get(entry.outcome, entry.outcome)
     rows = [
@@ -226,7 +226,7 @@ def table_row(entry: ActionEntry) -> dict[str, Any]:
 
 
 def as_record(entry: ActionEntry) -> dict[str, Any]:
-    """Return an entry as plain values for JSON."""
+    """Return an action entry as plain values for JSON."""
     return {
         **asdict(entry),
         "reason": entry.reason._asdict(),

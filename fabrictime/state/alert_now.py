@@ -89,7 +89,7 @@ def _is_up(state: FabricState, alert: Alert) -> bool:
 
 
 def _is_drained(state: FabricState, alert: Alert) -> bool:
-    """Return whether all windows of the queue of a contention alert are closed."""
+    """Return whether all contention windows of the queue in a contention alert are closed."""
     link = alert["subject"]
     states = [
         window["state"]

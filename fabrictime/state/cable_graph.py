@@ -1,7 +1,8 @@
-"""Cables, nodes and tiers of the fabric, by the names that records use.
+"""Cables, nodes and tiers of the fabric, by the names in records.
 
-Links get small numbers, so that other modules can keep arrays by link. `CableGraph.plan` lays out the part
-that the web page draws. A node's tier is its distance from the nearest host: leaf 1, spine 2, core 3.
+Links get small numbers, so that other modules can keep arrays by link. `CableGraph.plan` lays out the part of
+the fabric that the web page draws. A node's tier is its distance from the nearest host: leaf 1, spine 2, core
+3.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MAX_CABLES: Final = 131_072
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """The fields of a NIC that the page draws."""
+    """The fields of a NIC that the page draws or uses for its layout."""
 
     nic: str
     host: str
@@ -122,17 +123,17 @@ class CableGraph:
         return None
 
     def name(self, number: int) -> str:
-        """Return the id of a link."""
+        """Return the id of the link with this number."""
         near, far = self.ends(number)
         return f"{_text(near)}>{_text(far)}"
 
     def cable(self, number: int) -> str:
-        """Return the id of a link's cable."""
+        """Return the id of the cable of the link with this number."""
         first, second = self._ends[number >> 1]
         return f"{_text(first)}<>{_text(second)}"
 
     def ends(self, number: int) -> tuple[End, End]:
-        """Return the sending and the receiving port of a link."""
+        """Return the sending and the receiving port of the link with this number."""
         first, second = self._ends[number >> 1]
         return (second, first) if number & 1 else (first, second)
 
@@ -211,7 +212,7 @@ def _racked(
     upper: list[int],
     names: list[str],
 ) -> tuple[list[tuple[str, int, int, int, int, int]], list[str]]:
-    """Return the NICs with their racks and leaves, and the names of the racks. Hosts without a rack are
+    """Return the drawn NICs with their racks and leaves, and the names of the racks. Hosts without a rack are
     grouped by their leaves.
     """
     cable_of = {nic.nic: at_host.get((index[nic.host], nic.device), -1) for nic in nics}

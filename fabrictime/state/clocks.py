@@ -130,7 +130,7 @@ class Picture:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether every shard's newest window is evidence about the present."""
+        """Whether every shard's newest window is recent enough to be evidence about the present."""
         return bool(self.shards) and all(line.doubt() is None for line in self.shards)
 
     def summary(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class _ShardView(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A record of a window, its append time, and the monotonic time of its receipt."""
+    """One of the records of a window, its append time, and the monotonic time of its receipt."""
 
     record: ClockOffsets
     append_ns: int
@@ -209,7 +209,9 @@ class Fleet:
         self._events: dict[tuple[str, str], _Event] = {}
 
     def add_nic(self, nic: str, record: Nic | None, append_ns: int) -> None:
-        """Add the announcement of a NIC, appended to the log at `append_ns`. None removes the NIC."""
+        """Add the announcement of a NIC, appended to the log at `append_ns`. None as record removes the
+        NIC.
+        """
         if record is None:
             self._nics.pop(nic, None)
         else:
@@ -298,7 +300,9 @@ class Fleet:
     def _absent(
         self, present: Iterable[ClockLine], homes: Mapping[str, Sequence[str]], now_ns: int
     ) -> list[ClockLine]:
-        """Return the ABSENT clocks: their NICs announce themselves, but no newest window contains them."""
+        """Return the ABSENT clocks: their NICs announce themselves, but no newest window contains the
+        clocks.
+        """
         there = {line.clock for line in present}
         oldest_ns = now_ns - ANNOUNCED_S * 1e9
         announced = {clock for clock, _, append_ns in self._nics.values() if append_ns > oldest_ns}

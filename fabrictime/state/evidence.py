@@ -1,8 +1,9 @@
 """Decides whether statements about health rest on fresh evidence.
 
 'No alert is active' is only true if probers publish link evidence, workers publish clock windows, and the
-links service evaluates the evidence. Each of these advances a position in the log every second. The reader
-measures the time since the last advance by its own monotonic clock, so wrong log time cannot hide a silence.
+links service evaluates the evidence. Each of these sources advances a position in the log every second. The
+reader measures the time since the last advance by its own monotonic clock, so wrong log time cannot hide a
+silent source.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """One line on the missing evidence; empty if all evidence is fresh."""
+        """One line about the missing evidence; empty if all evidence is fresh."""
         if self.missing:
             return f"health is not known: {'; '.join(self.missing)}"
         return "" if self.is_checked else "health is not known yet: checking for fresh evidence"
@@ -83,9 +84,10 @@ CHECKING: Final = Verdict(is_checked=False)
 
 
 def evaluate(ages: Mapping[Source, Age], log_ahead_s: float = 0.0, fresh_s: float = FRESH_S) -> Verdict:
-    """Return the verdict for the age of each source.
+    """Return the verdict for these ages of the sources' newest evidence.
 
-    `log_ahead_s`: log time minus the hosts' system clocks. `fresh_s`: age above which evidence is missing.
+    `log_ahead_s` is log time minus the hosts' system clocks. `fresh_s` is the age above which evidence is
+    missing.
     """
     late = {source: age for source, age in ages.items() if age.is_measured and age.seconds > fresh_s}
     missing = [_missing(source, age) for source, age in late.items()]

@@ -43,7 +43,7 @@ class EvidenceSettings:
 
 
 def fresh_s_of(window_ms: int, commit_interval_ms: int) -> float:
-    """Return the age above which evidence is missing, s, from the periods of windows and commits."""
+    """Return the age above which evidence counts as missing, s, from the periods of windows and commits."""
     return max(FRESH_S, PERIODS * max(window_ms, commit_interval_ms) / 1e3)
 
 
@@ -51,7 +51,7 @@ class EvidenceReader:
     """Reads the positions of all sources from the log, and returns a verdict about the evidence."""
 
     def __init__(self, settings: EvidenceSettings) -> None:
-        """Create the client without connecting."""
+        """Create the Kafka client without connecting."""
         self.ages = EvidenceAges(settings.fresh_s)
         self._kafka = settings.kafka
         self._registry = settings.kafka.registry()
@@ -80,7 +80,7 @@ class EvidenceReader:
             self.ages.succeed()
 
     def verdict(self) -> Verdict:
-        """Return the verdict at the present time."""
+        """Return the verdict at the present time from the last `read`."""
         return self.ages.verdict(time.monotonic())
 
     def _take(self, ends: Mapping[Place, int], committed: Mapping[Place, int]) -> None:
@@ -103,7 +103,7 @@ class EvidenceReader:
     def _set_ages_at_start(
         self, links: Mapping[Place, int], clocks: Mapping[Place, int], unread: Mapping[Place, int]
     ) -> None:
-        """Set the age of each source's newest record."""
+        """Set the age of each source's newest record at the start of reading."""
         newest_messages = self._reader.messages_at(_last({**links, **clocks}))
         of_links = [message for place, message in newest_messages.items() if place[0] == LINKS.name]
         of_clocks = [message for place, message in newest_messages.items() if place[0] == CLOCK_OFFSETS.name]
@@ -156,7 +156,7 @@ def _last(ends: Mapping[Place, int]) -> dict[Place, int]:
 
 
 class EvidenceWatch:
-    """Reads the evidence repeatedly in a thread of its own."""
+    """Reads the evidence repeatedly in a thread of its own, and returns the verdict about it."""
 
     def __init__(self, settings: EvidenceSettings, changed: Callable[[], None] = lambda: None) -> None:
         """Watch with these settings. `changed` is called in the thread whenever the verdict changes."""
@@ -173,11 +173,11 @@ class EvidenceWatch:
         self.stop()
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that reads the evidence."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
+        """Stop the thread that reads the evidence."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=5)

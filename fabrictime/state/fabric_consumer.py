@@ -137,9 +137,9 @@ class Intake:
         return None
 
     def _routes_of(self, message: Message) -> bytes:
-        """Return a digest of the routes in a PathMaps message; empty for a tombstone or another version.
+        """Return a digest of the routes in a PathMaps message; empty for a tombstone or an unknown version.
 
-        Probers repeat their routes with a new time, so most messages need no decoding.
+        Probers publish the same routes again with a new time, so most messages need no decoding.
         """
         value = message.value
         if value is None:
@@ -160,8 +160,8 @@ class Intake:
 
 
 class FabricConsumer:
-    """Consumes the topics until it is stopped. It calls `changed(parts)` in its own thread, without holding
-    the state's lock.
+    """Consumes the topics until `stop`. It calls `changed(parts)` in its own thread, without holding the
+    state's lock.
     """
 
     def __init__(
@@ -180,11 +180,11 @@ class FabricConsumer:
         self._thread = threading.Thread(target=self._run, name="fabric consumer", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that consumes the topics."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
+        """Stop the thread that consumes the topics."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=5)

@@ -1,7 +1,8 @@
 """The newest state of the fabric: cables, health, queues, contention, flows, jobs, alerts and actions.
 
-The command line and the web page fill it from the topics. All collections are bounded: old windows, cleared
-alerts and closed contention windows are removed first. Times are fabric time; `append_ns` is the log's time.
+The command line and the web page fill the state from the topics. All collections are bounded: old windows,
+cleared alerts and closed contention windows are removed first. Times are fabric time; `append_ns` is the
+log's time.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ _PARTS: Final[dict[str, Part]] = {
 
 
 class StateChange(NamedTuple):
-    """A subject's change of state."""
+    """A change of the health state of a cable, NIC or host."""
 
     since_ns: int
     state: int
@@ -196,7 +197,7 @@ class FabricState:
         return True
 
     def take_flows(self, host: str, value: bytes | None, append_ns: int) -> Part:
-        """Add one undecoded FlowReports message."""
+        """Add one encoded FlowReports message of a host. Return the changed part."""
         if value is not None:
             self.flows.take(host, value, append_ns)
             self.actions.flow_history.take(host, value, append_ns)
@@ -204,7 +205,7 @@ class FabricState:
         return "flows"
 
     def take_diagnosis(self, head: Mapping[str, Any], value: bytes, append_ns: int) -> Part:
-        """Add one Diagnosis message, given its decoded head."""
+        """Add one encoded Diagnosis message with its decoded head. Return the changed part."""
         self.jobs.take(head, value)
         self._mark_changed("jobs", append_ns)
         return "jobs"
@@ -287,7 +288,7 @@ class FabricState:
                 self.nic_state.pop(nic, None)
 
     def nics_of(self, record: LinkHealth) -> list[str]:
-        """Return the NICs of a LinkHealth record about a NIC or host."""
+        """Return the NICs to which a LinkHealth record about a NIC or host refers."""
         if record["kind"] == HealthKind.NIC:
             return [record["subject"]]
         return [nic.nic for nic in self.nics.values() if nic.host == record["subject"]]
@@ -354,7 +355,7 @@ class FabricState:
         return self.cable_graph.version, self.link_index.shape, self.versions["plan"], expired
 
     def _is_drawn(self, cable: int) -> bool:
-        """Return whether a path crosses a cable, its state is worse than UP, or it has inferred queues."""
+        """Return whether a cable is drawn: on a path, in a state worse than UP, or with inferred queues."""
         both = (2 * cable, 2 * cable + 1)
         if any(self.link_state.get(link, 0) > UP for link in both):
             return True
@@ -394,7 +395,7 @@ class FabricState:
         return count_by_state
 
     def open_contention(self, now_ns: int) -> Iterable[ContentionWindow]:
-        """Return the active contention windows."""
+        """Yield the contention windows that are open and were updated recently."""
         return [window for window in self.contention.values() if is_active(window, now_ns)]
 
 

@@ -29,7 +29,7 @@ class ReportedFlow(Flow):
 
 
 class FlowCache:
-    """FlowReports messages by host. `decode` returns a message's record or raises ValueError."""
+    """Encoded FlowReports messages by host. `decode` returns a message's record or raises ValueError."""
 
     def __init__(self, decode: Decode) -> None:
         self.version = 0
@@ -41,7 +41,7 @@ class FlowCache:
         self._flows: tuple[int, dict[str, ReportedFlow]] = (-1, {})
 
     def take(self, host: str, value: bytes, append_ns: int) -> None:
-        """Add one message of a host."""
+        """Add one encoded FlowReports message of a host."""
         earlier = self._messages.get(host)
         if earlier and append_ns < earlier[-1][0] - STEP_NS:
             self._step_back(append_ns)
@@ -86,7 +86,7 @@ class FlowCache:
         }
 
     def _flows_of(self, host: str, messages: deque[tuple[int, bytes]]) -> dict[str, ReportedFlow]:
-        """Return the open flows of a host: its newest whole report with the later changes applied."""
+        """Return the open flows of a host: its newest complete report with the later changes applied."""
         reports: list[FlowReports] = []
         for _, value in reversed(messages):
             try:
@@ -111,7 +111,7 @@ class FlowCache:
 
 
 def flows_on(flows: Mapping[str, Flow], links: Collection[str]) -> list[Flow]:
-    """Return the flows that cross one of the links, by descending rate."""
+    """Return the flows that cross at least one of the links, by descending rate."""
     link_set = set(links)
     crossing_flows = [flow for flow in flows.values() if not link_set.isdisjoint(flow["links"])]
     return sorted(crossing_flows, key=lambda flow: -flow["rate_bps"])

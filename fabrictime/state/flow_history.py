@@ -71,7 +71,7 @@ class FlowHistory:
         self._newest_ns = 0
 
     def take(self, host: str, value: bytes, append_ns: int) -> None:
-        """Add one message of a host."""
+        """Add one encoded FlowReports message of a host."""
         messages = self._raw.get(host)
         if messages and append_ns < messages[-1][0] - STEP_NS:
             self._step_back(host, append_ns)
@@ -115,7 +115,9 @@ class FlowHistory:
         self._watched[host] = max(until_ns, known_ns or 0)
 
     def restart(self, host: str) -> None:
-        """Drop a host's samples and watch it without end. Call it before reading the host's older reports."""
+        """Drop a host's samples and watch the host without end. Call this before reading its older
+        reports.
+        """
         self._raw_bytes -= sum(len(value) for _, value in self._raw.pop(host, ()))
         for name in [name for name in self._samples if name.startswith(f"{host}/")]:
             self._count -= len(self._samples.pop(name))
@@ -130,7 +132,7 @@ class FlowHistory:
         return len(self._watched) < MAX_WATCHED
 
     def of(self, flow_id: str) -> list[Sample]:
-        """Return a flow's samples, oldest first."""
+        """Return a flow's samples, the oldest first."""
         return list(self._samples.get(flow_id, ()))
 
     def flows(self) -> list[str]:

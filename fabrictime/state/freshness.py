@@ -27,7 +27,7 @@ class HistoryAge:
 
     @property
     def is_late(self) -> bool:
-        """Whether the history's figures are too old."""
+        """Whether the newest window in the history is too old for its figures to be shown as current."""
         return self.seconds is not None and self.seconds > self.stale_after_s
 
 

@@ -47,7 +47,7 @@ class Health:
 
     @property
     def text(self) -> str:
-        """The sentence, and the consequence of late evidence."""
+        """The sentence about the fleet, and the consequence of late evidence."""
         return " ".join(filter(None, (self.sentence, self.consequence)))
 
 
@@ -193,7 +193,7 @@ def _problems_text(active: Sequence[Incident]) -> str:
 
 
 def _incident_text(incident: Incident) -> str:
-    """Return an incident as a clause: its title and its place."""
+    """Return the title and the place of an incident as one clause of a sentence."""
     title = incident.title if incident.title.startswith("NIC") else _lower(incident.title)
     joint = ": " if incident.cause.kind in JOB_KINDS else " at "
     return f"{title}{joint}{incident.where}"

@@ -64,7 +64,7 @@ _HEALTH_KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem: an alert, or a state for which there is no alert yet."""
+    """One problem: an alert, or a bad state that has no alert yet."""
 
     kind: AlertKind
     severity: Severity
@@ -105,23 +105,23 @@ class Incident:
 
     @property
     def cause(self) -> Problem:
-        """The problem that explains the others."""
+        """The problem that explains the others of this incident."""
         return self.problems[0]
 
     @property
     def severity(self) -> Severity:
-        """The highest severity of the problems that have not recovered; of all if all have."""
+        """The highest severity of its problems that have not recovered; of all problems if all have."""
         present = [problem for problem in self.problems if not problem.has_recovered]
         return min((problem.severity for problem in present or self.problems), key=SEVERITIES.index)
 
     @property
     def since_ns(self) -> int:
-        """The time at which the cause began, ns. A job's verdict may cover an interval before it."""
+        """The time at which the cause began, ns. The interval of a job's verdict may begin earlier."""
         return min(problem.since_ns for problem in self.problems if problem.kind == self.cause.kind)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether operators have acknowledged or silenced all problems."""
+        """Whether operators have acknowledged or silenced all of its problems."""
         return all(problem.is_quiet for problem in self.problems)
 
     @property
@@ -194,7 +194,7 @@ def place_text(kind: AlertKind, subject: str) -> str:
 
 
 def incidents(state: FabricState, now_ns: int) -> list[Incident]:
-    """Return the incidents, the worst first; those that operators acknowledged or silenced come last."""
+    """Return the incidents, the worst first. Incidents that operators acknowledged or silenced come last."""
     hosts = {nic.host for nic in state.nics.values()}
     return group(problems(state, now_ns), hosts)
 
@@ -203,7 +203,7 @@ def incidents(state: FabricState, now_ns: int) -> list[Incident]:
 
 
 def problems(state: FabricState, now_ns: int) -> list[Problem]:
-    """Return all active problems."""
+    """Return all active problems of the fleet."""
     active = sorted(state.active_alerts(), key=lambda alert: SEVERITIES.index(alert["severity"]))
     from_alerts = [_of_alert(state, alert, now_ns) for alert in active[:MAX_ALERTS]]
     over = {problem.alert_id for problem in from_alerts if problem.has_recovered}

@@ -62,15 +62,15 @@ class Job:
 
     @property
     def newest(self) -> Interval:
-        """The newest interval."""
+        """The newest interval of the job."""
         return self.intervals[-1]
 
     def is_running(self, now_ns: int) -> bool:
-        """Return whether the newest interval ended within the last `SILENT_NS`."""
+        """Return whether the job's newest interval ended within the last `SILENT_NS`."""
         return self.newest.end_ns > now_ns - SILENT_NS
 
     def drop(self, key: str) -> int:
-        """Drop an interval's message. Return its size in bytes."""
+        """Drop the encoded message of an interval. Return its size in bytes."""
         size = len(self.messages.pop(key, b""))
         self.size -= size
         return size
@@ -93,7 +93,7 @@ def interval_of(record: Mapping[str, Any]) -> Interval:
 
 
 class JobState:
-    """Jobs by name. All collections are bounded."""
+    """The jobs with a diagnosis in the past hour, by name. All collections are bounded."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}

@@ -47,7 +47,7 @@ Head = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Run:
-    """The records of one run of a job, in the order of their intervals."""
+    """The diagnoses of one run of a job, in the order of their intervals."""
 
     job: str
     heads: list[Head] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def newest(self) -> Head:
-        """The newest record."""
+        """The head of the run's newest record."""
         return self.heads[-1]
 
 
@@ -73,13 +73,13 @@ class Span:
 
 
 def ordered(heads: Iterable[Head]) -> list[Head]:
-    """Return the records in the order of their numbers, without duplicates."""
+    """Return the heads in the order of their record numbers, without duplicates."""
     head_by_identity = {(head["number"], head["begin_ns"]): head for head in heads}
     return [head_by_identity[key] for key in sorted(head_by_identity)]
 
 
 def spans_of(heads: Sequence[Head]) -> list[Span]:
-    """Return the spans in which verdict and subject stayed the same, in their order."""
+    """Return the time ranges in which verdict and subject stayed the same, in their order."""
     spans: list[Span] = []
     for head in heads:
         last = spans[-1] if spans else None

@@ -1,7 +1,7 @@
 """A job's operations as traces for other tools: Chrome's trace events, and Chakra execution traces.
 
-Perfetto and chrome://tracing read Chrome's format. In it, ranks are processes, operations are slices with
-their splits, and verdicts and links are tracks beside them, all in fabric time. A Chakra trace is one list of
+Perfetto and chrome://tracing read Chrome's format: ranks are processes, operations are slices with their
+parts, and verdicts and links are tracks beside the ranks, all in fabric time. A Chakra trace is one list of
 nodes per rank, in the JSON form of its protobuf messages (MLCommons, schema 0.0.4). Simulators such as
 ASTRA-sim convert it. Pure: takes records, returns events.
 """
@@ -51,7 +51,7 @@ class Ranks:
         self._largest: dict[Place, tuple[int, int]] = {}
 
     def take(self, record: CollectiveBatch) -> None:
-        """Add the communicators of a record."""
+        """Add the communicators in a record, with the ranks of its process."""
         place = _place(record)
         for communicator in record["communicators"]:
             largest = self._largest.get(place, (0, 0))
@@ -97,7 +97,7 @@ def chrome_events(
     health: Iterable[LinkHealth] = (),
     from_ns: int = 0,
 ) -> Iterator[Event]:
-    """Yield trace events in fabric time. Times are us since `from_ns`, so that a double keeps every ns."""
+    """Yield Chrome trace events. Times are us of fabric time since `from_ns`, so a double keeps every ns."""
     for event in _chrome_events(list(records), diagnoses, windows, health):
         if "ts" in event:
             event["ts"] = (event["ts"] - from_ns) / 1e3

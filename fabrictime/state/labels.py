@@ -27,7 +27,7 @@ _RAW: Final = re.compile(
 
 
 def arrow(link: str) -> str:
-    """Return a link as `leaf1:swp3 → spine2:swp1`, and a cable with an arrow in both directions."""
+    """Return a link as text such as `leaf1:swp3 → spine2:swp1`; a cable has an arrow in both directions."""
     return link.replace("<>", " ⇄ ") if "<>" in link else link.replace(">", " → ")
 
 

@@ -43,7 +43,7 @@ class _PackedPaths:
 
 
 class LinkIndex:
-    """The newest paths of every directed pair, by link."""
+    """Index from links to paths, with the newest paths of every directed pair."""
 
     def __init__(self, cable_graph: CableGraph) -> None:
         self.version = 0
@@ -81,7 +81,7 @@ class LinkIndex:
         return packed is not None and packed.routes == routes
 
     def take(self, record: PathMaps, routes: bytes = b"") -> None:
-        """Replace a pair's paths with those of a PathMaps record, whose routes have the digest `routes`."""
+        """Replace a pair's paths by those in a PathMaps record. `routes` is the digest of its routes."""
         path, answer, end, link = [], [], [], []
         for path_map in record["paths"]:
             numbers = [n for name in path_map["links"] if (n := self._cable_graph.number(name)) is not None]
@@ -109,14 +109,14 @@ class LinkIndex:
         self._count(pair[0], set() if before is None else set(before.link.tolist()), set(link))
 
     def forget(self, nic: str, peer: str) -> None:
-        """Remove a pair."""
+        """Remove the paths of a directed pair."""
         before = self._pairs.pop((nic, peer), None)
         if before is not None:
             self._size -= len(before.link)
             self._count(nic, set(before.link.tolist()), set())
 
     def forget_nic(self, nic: str) -> None:
-        """Remove all pairs of a NIC."""
+        """Remove the paths of all pairs with a NIC."""
         for pair in [pair for pair in self._pairs if nic in pair]:
             self.forget(*pair)
 
@@ -152,7 +152,7 @@ class LinkIndex:
         return list(paths)
 
     def route(self, path: PathOnLink) -> list[int]:
-        """Return the links of a path in order, or an empty list if the path is unknown."""
+        """Return the numbers of a path's links in order; empty if the path is unknown."""
         packed = self._pairs.get((path.nic, path.peer))
         if packed is None:
             return []

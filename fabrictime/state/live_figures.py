@@ -1,7 +1,7 @@
 """Computes the figures of the live table and the scorecard from the topics.
 
 A consumer without a group reads ClockFits, ClockOffsets, PathDelays and Nic records. `View` holds totals and
-the newest state of each NIC, clock and path. A ClockFits record counts once, by its identity.
+the newest state of each NIC, clock and path. Each ClockFits record is counted only once, by its identity.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_LATE_MS: Final = 3_600_000.0
 
 @dataclass(slots=True)
 class NicView:
-    """One prober: totals since the view began, and the rate of its last window."""
+    """One NIC as prober: totals since the view began, and the rate of its last window."""
 
     samples: int = 0
     lost: int = 0
@@ -73,7 +73,7 @@ class PathView:
 
 @dataclass
 class View:
-    """Everything received since the view began. One thread adds records; others read under `lock`."""
+    """Totals and newest states since the view began. One thread adds records; others read under `lock`."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     nics: dict[str, NicView] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class Share:
         self._at_s: float | None = None
 
     def open(self, now_s: float) -> bool:
-        """Return whether more work may begin now."""
+        """Return whether the share of time allows more work to begin now."""
         if self._at_s is not None:
             self._left_s = min(_BURST_S, self._left_s + self._share * (now_s - self._at_s))
         self._at_s = now_s
@@ -187,7 +187,7 @@ class Share:
 
 
 class Watcher:
-    """Fills a View from the topics in a thread of its own, with records that arrive from now on."""
+    """Fills a View from the topics in a thread of its own, with records that arrive after its start."""
 
     def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         self.view = View()
@@ -197,11 +197,11 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that reads the topics."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
+        """Stop the thread that reads the topics."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=3)

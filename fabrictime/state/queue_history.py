@@ -1,6 +1,7 @@
 """Inferred queues of the last minute, link by link, from LinkQueues records.
 
-Times are fabric time. For a link of unknown rate, depths are computed from delays at an assumed 1 Gbit/s.
+Times are fabric time. If a link's rate is unknown, its depths are computed from delays at an assumed 1
+Gbit/s.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _Floats = NDArray[np.float32]
 
 
 class QueueDepth(NamedTuple):
-    """A link's queue in one window. Utilisation and its bound are None if unknown."""
+    """A link's queue in one window. The utilisation and its error bound are None if unknown."""
 
     start_ns: int
     length_ns: int
@@ -70,7 +71,7 @@ class _Window:
 
 
 class QueueHistory:
-    """The windows of the last minute of all shards."""
+    """The LinkQueues windows of all shards in the last minute."""
 
     def __init__(self, cable_graph: CableGraph) -> None:
         self.version = 0
@@ -139,7 +140,7 @@ class QueueHistory:
         return queue if queue is not None and queue.start_ns >= self.newest_ns - FRESH_NS else None
 
     def all_newest(self) -> dict[int, QueueDepth]:
-        """Return the newest queue of every link with a fresh window."""
+        """Return the newest queue of every link with a fresh window, by link number."""
         min_ns = self.newest_ns - FRESH_NS
         return {number: depth for number, depth in self._newest.items() if depth.start_ns >= min_ns}
 

@@ -26,7 +26,7 @@ Reading = Callable[[int], int]
 
 
 def true_ns(reading: Reading, clock_ns: int) -> int:
-    """Return the machine's time at which a clock read `clock_ns`. Rates differ by at most 1000 ppm."""
+    """Return the machine's time, ns, when a test clock read `clock_ns`. Rates differ by at most 1000 ppm."""
     moment = clock_ns
     for _ in range(4):
         moment += clock_ns - reading(moment)
@@ -57,10 +57,10 @@ def evaluate(
     web: Mapping[str, Any] | None,
     faults: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the scorecard.
+    """Return the scorecard of the run: one entry per check, and whether all `passed`.
 
-    `readings`: the fabric's test clocks by NIC; None if the true time is not known. `history`, `web`: None on
-    an agent, which has neither. `faults`: the reason for each service that does not work.
+    `readings` are the testbed's test clocks by NIC; None if the true time is not known. `history` and `web`
+    are None on an agent, which has neither. `faults` holds the reason for each service that does not work.
     """
     with view.lock:
         nic_names = list(nics) or sorted(view.nics)  # no probers of this run: any prober counts

@@ -1,7 +1,7 @@
 """Finds hosts, NICs, links, switches, racks, jobs, flows and alerts by a part of their names.
 
-The names of a kind are one text, which `str.find` scans, so a query handles no object that does not match.
-Each kind is indexed again only after a change of its records.
+The names of a kind are one text, which `str.find` scans, so that a query handles only matching objects. Each
+kind is indexed again only after a change of its records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Rank = Literal[0, 1, 2]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An object that a query matches. `key` identifies it in its tab."""
+    """An object that matches a query. `key` identifies the object in its tab."""
 
     kind: Kind
     key: str
@@ -48,7 +48,7 @@ class Names:
     """The names of the objects of one kind. An object may have several names."""
 
     def __init__(self, keys: Sequence[str], aliases: Callable[[str], Iterable[str]]) -> None:
-        """Index these objects in this order under the names that `aliases` returns."""
+        """Index the objects `keys`, in this order, under the names that `aliases` returns for each."""
         self.keys = list(keys)
         lines: list[str] = []
         self._objects: list[int] = []
@@ -62,7 +62,7 @@ class Names:
             self._starts.append(self._starts[-1] + len(line) + 1)
 
     def find(self, query: str, limit: int) -> dict[str, int]:
-        """Return the rank of each matching object, the best first, at most `limit`."""
+        """Return the rank of each matching object, the best match first, and at most `limit` of them."""
         ranks: dict[int, int] = {}
         for rank, pattern in enumerate((f"\n{query}\n", f"\n{query}", query)):
             at = self.text.find(pattern)

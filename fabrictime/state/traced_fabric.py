@@ -1,4 +1,4 @@
-"""The traced fabric: switches by tier, cables with the paths that cross them, and miswirings.
+"""The traced fabric: switches by tier, cables with the paths that cross them, and wrong cabling.
 
 Pure: takes routes and announcements, returns a snapshot or a topology file.
 """
@@ -124,7 +124,7 @@ class Picture:
 
 @dataclass(slots=True)
 class _Traces:
-    """Counts over all traced paths."""
+    """Counts of links, sources and contradictions over all traced paths."""
 
     names: set[SwitchNames] = field(default_factory=set)
     crossed: Counter[str] = field(default_factory=Counter)
@@ -138,7 +138,7 @@ class _Traces:
     complete: int = 0
 
     def add(self, nic: str, peer: str, path: Route) -> None:
-        """Count one path of a NIC."""
+        """Count one traced path of a NIC."""
         self.paths += 1
         self.complete += path.complete
         self.paths_by_source[path.found] += 1
@@ -154,7 +154,7 @@ class _Traces:
             self.first_hop[nic] = far.node
 
     def switches(self) -> _Switches:
-        """Return the names of all switches."""
+        """Return a finder of the switch at a link's end, from all names of switches."""
         groups = Groups()
         joins = {join for switch_names in self.names for join in switch_names.joins}
         leaves = {names for switch_names in self.names for names in switch_names.leaves}

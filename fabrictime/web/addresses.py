@@ -1,4 +1,4 @@
-"""Addresses of the page's tabs; their query parameters hold what the reader chose."""
+"""Addresses of the page's tabs. Their query parameters contain the user's choices."""
 
 from __future__ import annotations
 

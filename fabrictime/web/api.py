@@ -1,7 +1,8 @@
-"""A read-only HTTP interface beside the page: what is wrong, which jobs are slow, what was done.
+"""A read-only HTTP interface beside the page: faults, slow jobs, and actions of the policy.
 
-All answers come from the live state that the page shows, and none acts. FastAPI writes the description,
-`/api/openapi.json`. Lists are limited, newest or worst first. Times are fabric time, ns since the Unix epoch.
+All answers come from the live state that the page shows, and no route changes anything. FastAPI writes the
+description, `/api/openapi.json`. Lists are limited, newest or worst first. Times are fabric time, ns since
+the Unix epoch.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Health(BaseModel):
 
 
 class LinkState(BaseModel):
-    """The health of a cable, NIC or host."""
+    """The health of a cable, NIC or host, with its evidence."""
 
     subject: str
     kind: str
@@ -77,7 +78,7 @@ class AlertState(BaseModel):
 
 
 class JobVerdict(BaseModel):
-    """The newest verdict about a job."""
+    """The newest verdict about a job: cause, confidence, subject and remedy."""
 
     job: str
     is_running: bool
@@ -95,7 +96,7 @@ class JobVerdict(BaseModel):
 
 
 class Contention(BaseModel):
-    """An open contention window."""
+    """An open contention window of a link."""
 
     link: str
     kind: str
@@ -115,16 +116,16 @@ class HostPlace(BaseModel):
 
 
 class Api:
-    """Answers from the live state. Each method is one route."""
+    """Answers requests from the live state. Each method is one HTTP route."""
 
     def __init__(self, live: LiveFabric) -> None:
-        """Answer from `live`."""
+        """Answer requests from the state in `live`."""
         self._live = live
         self._networks: tuple[Plan | None, tuple[Network, ...]] = None, ()
         """The drawn topology, which is the same object until it changes, and its networks."""
 
     def router(self) -> APIRouter:
-        """Return the routes below /api/v1."""
+        """Return a router with all routes below /api/v1."""
         router = APIRouter(prefix="/api/v1", tags=["state"])
         for path, method in (
             ("/health", self.health),
@@ -220,7 +221,7 @@ class Api:
         )
 
     def jobs(self, everything: bool = False, limit: Limit = 100) -> list[JobVerdict]:
-        """Return the running jobs with their verdicts, the newest first; with `everything` all jobs."""
+        """Return the running jobs, or all jobs with `everything`, with their verdicts, the newest first."""
         state, now_ns = self._live.state, self._live.now_ns()
         with state.lock:
             jobs = [job for job in state.jobs.jobs.values() if everything or job.is_running(now_ns)]
@@ -228,7 +229,7 @@ class Api:
             return [_verdict(job, now_ns) for job in jobs[:limit]]
 
     def job(self, job: str) -> JobVerdict:
-        """Return the newest verdict about a job: why it is slow, and what to do."""
+        """Return the newest verdict about a job: the reason why it is slow, and the remedy."""
         state, now_ns = self._live.state, self._live.now_ns()
         with state.lock:
             if job not in state.jobs.jobs:

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Matching(BaseModel, extra="forbid"):
-    """The alerts whose hosts, racks or links all match a pattern."""
+    """Selects alerts of which all hosts, racks or links match a pattern."""
 
     scope: str = Field(description="host, rack or link")
     pattern: str = Field(max_length=512, description="names with * and ?")
@@ -79,7 +79,7 @@ class Changes:
         self._cluster, self._registry, self._control = cluster, cluster.registry(), control
 
     def router(self) -> APIRouter:
-        """Return the routes below /api/v1."""
+        """Return a router with all routes below /api/v1."""
         router = APIRouter(prefix="/api/v1", tags=["changes"])
         for path, method in (("/notes", self.note), ("/pause", self.pause), ("/resume", self.resume)):
             router.add_api_route(path, method, methods=["POST"])

@@ -1,4 +1,4 @@
-"""Python side of the canvas charts: sends a frame only after the browser has drawn the previous one."""
+"""Python side of the canvas charts. It sends a frame only after the browser has drawn the previous frame."""
 
 from __future__ import annotations
 

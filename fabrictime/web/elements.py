@@ -49,23 +49,23 @@ def go_to(address: str) -> None:
 
 
 def card(classes: str) -> Any:
-    """Return a framed part of the page."""
+    """Return an empty frame for a part of the page, with these CSS classes."""
     return ui.element("section").classes(f"ft-card {classes}")
 
 
 def text(content: str, classes: str, test: str | None = None) -> LiveText:
-    """Return a line of text. `test` is its test id."""
+    """Return an element with a line of text. `test` is its test id."""
     element = LiveText(content).classes(classes)
     return element.props(f"data-testid={test}") if test else element
 
 
 def part(test: str) -> Section:
-    """Return a hideable part of a panel. `test` is its test id."""
+    """Return an element for a part of a panel that can be hidden. `test` is its test id."""
     return Section().classes("ft-panel-part").props(f"data-testid={test}")
 
 
 def empty(content: str, test: str) -> LiveText:
-    """Return the line of text that is shown in place of an empty table or chart."""
+    """Return an element with the line of text that replaces an empty table or chart."""
     return text(content, "ft-nothing", test=test)
 
 
@@ -87,7 +87,7 @@ def toggle(options: dict[Any, str], value: Any, choose: Callable[[Any], None], t
 
 
 def column(name: str, label: str, align: str = "right", sortable: bool = False) -> dict[str, Any]:
-    """Return a column of a NiceGUI table."""
+    """Return the definition of a column of a NiceGUI table."""
     return {"name": name, "label": label, "field": name, "align": align, "sortable": sortable}
 
 
@@ -97,8 +97,8 @@ def table(
     on_pick: Callable[[Row], None] | None = None,
     cells: Mapping[str, Callable[[Row], Cell]] | None = None,
 ) -> LiveTable:
-    """Return a live table of (name, label, alignment) columns. A column named `state` is coloured by its
-    value.
+    """Return a live table of (name, label, alignment) columns. The values in a column named `state` have
+    colours.
     """
     element = LiveTable(columns, {"state": _state_cell, **(cells or {})}, on_pick)
     return element.classes("ft-table ft-list").props(f"data-testid={test}")
@@ -109,7 +109,7 @@ def _state_cell(row: Row) -> Cell:
 
 
 def name_value_table(test: str) -> LiveTable:
-    """Return a table without a header for `put_values`."""
+    """Return a table without a header, which `put_values` fills with names and values."""
     return table([("name", "", "left"), ("value", "", "left")], test)
 
 

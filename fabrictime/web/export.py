@@ -1,4 +1,4 @@
-"""Export of what a tab shows: any table as CSV, any picture as PNG or SVG."""
+"""Export of the elements that a tab shows: any table as CSV, any picture as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Shown:
 
 
 def shown_on(client: Client) -> Iterator[Shown]:
-    """Yield the visible pictures and the visible tables with rows, from top to bottom."""
+    """Yield the visible pictures and the visible tables with rows on a page, from top to bottom."""
     title = ""
     for element in list(client.elements.values()):
         if isinstance(element, LiveText) and _TITLES & set(element.classes) and element.text:

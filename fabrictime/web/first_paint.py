@@ -1,8 +1,8 @@
 """HTML of a tab for the browser's first paint, before scripts are loaded.
 
 NiceGUI sends a tab as data that its scripts turn into elements: until they are loaded and run, the window is
-empty. This copy shows texts, tables and links at once. The script in `elements.HEAD` removes it in the moment
-in which the elements are mounted.
+empty. The HTML made here shows texts, tables and links at once. The script in `elements.HEAD` removes it when
+the elements are mounted.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class History(Protocol):
 
 
 class HistoryError(Exception):
-    """The history did not return a result. The message is one line for the reader of the page."""
+    """The history did not return a result. The message is one line for the user of the page."""
 
 
 class HistoryDown(HistoryError):
@@ -57,7 +57,7 @@ _REFUSED = {192, 193, 194, 497, 516}  # unknown user, wrong or missing password,
 class ClickHouse:
     """History through clickhouse-connect. It connects at the first query and reconnects after a failure.
 
-    The log gets one line when the history begins to fail, and one when it answers again.
+    It logs a line when the history begins to fail, and a line when the history answers again.
     """
 
     def __init__(self, connect: Callable[[], Any], url: str, database: str) -> None:
@@ -108,7 +108,7 @@ class ClickHouse:
 def connect_http(
     url: str, user: str, token_file: Path | None, database: str, timeout_s: float, threads: int
 ) -> ClickHouse:
-    """Return a client for the history at a ClickHouse HTTP URL. Its first query connects and reads
+    """Return a client for the history at a ClickHouse HTTP URL. The client's first query connects and reads
     the token.
     """
 

@@ -41,7 +41,7 @@ class TableEnd:
     """A table's number of rows before merging, and the end of its newest window in ns; None for an empty
     table.
 
-    A cached result is valid until the `TableEnd` of one of its tables changes.
+    A cached result is valid until the `TableEnd` of one of the query's tables changes.
     """
 
     rows: int
@@ -83,7 +83,7 @@ class HistoryReader:
             return reader
 
     def ends(self) -> Ends:
-        """Return the row count and newest window end by table, from a short-lived cache."""
+        """Return the `TableEnd` of each table, from a short-lived cache."""
         with self._lock:
             queried_s, ends = self._ends
             kept_s = ENDS_KEPT_S if self.until_ns == MAX_NS else PAST_ENDS_KEPT_S

@@ -66,16 +66,16 @@ def series_period_s(span_s: int) -> float:
 
 
 def dialect(history: History) -> Dialect:
-    """Return the SQL dialect of the page's queries, whose parameters are `since_ns` and `step_ns`."""
+    """Return the SQL dialect of the page's queries, with `since_ns` and `step_ns` as their parameters."""
     return Dialect(history.database, SINCE, STEP)
 
 
 def rows(
     history: History, sql: str, span: Span | None = None, /, **parameters: Any
 ) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of a query. `span` provides its parameters `since_ns` and `step_ns`.
+    """Return the rows of a query. `span` provides the query's parameters `since_ns` and `step_ns`.
 
-    A history at a past moment provides `until_ns`, unless the caller does.
+    A history at a past moment provides the parameter `until_ns`, unless the caller passes it.
     """
     parameters = {"until_ns": getattr(history, "until_ns", MAX_NS), **parameters}
     if span is not None:
@@ -86,8 +86,8 @@ def rows(
 def records(
     kind: type[Record], history: History, sql: str, span: Span | None = None, /, **parameters: Any
 ) -> list[Record]:
-    """Return the rows of a query as dataclasses. The columns must stand in the order of the fields; values
-    are converted to the fields' types.
+    """Return the rows of a query as dataclasses. The columns must have the order of the fields; values are
+    converted to the fields' types.
     """
     convert = [_converter(hint) for hint in get_type_hints(kind).values()]
     return [

@@ -83,12 +83,12 @@ class LiveFabric:
 
     @property
     def status(self) -> ConsumerStatus:
-        """The consumer's status."""
+        """Status of the thread that reads the topics."""
         return self._status()
 
     @property
     def plan_number(self) -> int:
-        """The number of the drawn plan, which the live state and past moments share."""
+        """The number of the drawn plan; live state and past moments count their plans together."""
         return self.drawn.plan.number
 
     def now_ns(self) -> int:
@@ -126,7 +126,7 @@ class LiveFabric:
         return unsubscribe
 
     def links_frame(self) -> dict[str, Any]:
-        """Return states and queues of the plan's links, one dict for all tabs."""
+        """Return the frame with states and queues of the plan's links, one dict for all tabs."""
         versions = self.state.versions
         key = (self.plan_number, versions["health"], versions["queues"])
         if self._links_frame is None or self._links_frame[0] != key:
@@ -136,7 +136,7 @@ class LiveFabric:
         return self._links_frame[1]
 
     def deepest_rows(self, metric: LinkMetric) -> list[dict[str, Any]]:
-        """Return the rows of the deepest queues or busiest links, one list for all tabs."""
+        """Return the table rows of the deepest queues or busiest links, one list for all tabs."""
         key = (self.plan_number, self.state.versions["queues"])
         if metric not in self._deepest or self._deepest[metric][0] != key:
             with self.state.lock:
@@ -144,7 +144,7 @@ class LiveFabric:
         return self._deepest[metric][1]
 
     def summary(self) -> Summary:
-        """Return the header's figures, computed once for all tabs."""
+        """Return the figures in the header of live tabs, computed once for all tabs."""
         versions = self.state.versions
         key = (self.plan_number, *(versions[part] for part in ("health", "queues", "contention", "alerts")))
         if self._summary is None or self._summary[0] != key:

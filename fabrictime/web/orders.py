@@ -95,7 +95,7 @@ PAUSES: Final = (
 
 
 class Orders(LiveList[Any], component="orders.js"):
-    """A row of buttons for orders of one role."""
+    """A row of buttons for orders that need the same role."""
 
     def __init__(self, role: Role) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ READING: Final = ConsumerStatus()
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A past moment, ns, and the fabric's state at it."""
+    """A past moment, ns, and the fabric's state at this moment."""
 
     at_ns: int
     fabric: LiveFabric

@@ -1,8 +1,8 @@
 """Reads the fabric's topics up to a past moment into a `FabricState`.
 
 Topics that grow fast are read from some time before the moment. This process keeps the records of the other
-topics, up to the latest moment that was asked for. Cables and routes are those of the live state, because
-a day of traced routes takes minutes to read.
+topics, up to the latest requested moment. Cables and routes are those of the live state, because a day of
+traced routes takes minutes to read.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class PolledQuery(Generic[T]):
 
 
 class QueryPoller:
-    """The polled queries of this process."""
+    """Polls the queries to which tabs of this process subscribe."""
 
     def __init__(self, refresh_s: float) -> None:
         self.polls = 0
@@ -76,11 +76,11 @@ class QueryPoller:
         callback: Callable[[Snapshot[T]], None],
         period_s: float = 0.0,
     ) -> Callable[[], None]:
-        """Call `callback` with the query's snapshot: now, if there is one, and after each poll. Return the
-        function that unsubscribes it.
+        """Call `callback` with the query's snapshot after each poll, and at once if there already is a
+        snapshot. Return the function that unsubscribes it.
 
-        `fetch` runs the query and may block. `period_s` lengthens the poller's own period. Both are used only
-        if `key` is new.
+        `fetch` runs the query and may block. `period_s` lengthens the poller's own period. Both arguments are
+        used only if `key` is new.
         """
         query = self._queries.get(key)
         if query is None:
@@ -103,7 +103,7 @@ class QueryPoller:
         return len(self._queries)
 
     async def close(self) -> None:
-        """End all polls. Running queries end by their own time-out."""
+        """End all polls. A query that is running ends by its own time-out."""
         self._closed = True
         tasks = [query.task for query in self._queries.values() if query.task]
         for task in tasks:

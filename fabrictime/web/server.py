@@ -1,8 +1,8 @@
 """The web page's process: an HTTP server, one poller of history queries, and any number of tabs.
 
-It serves one path per tab (the first one also at `/`), `/api/v1`, and `/healthz` (JSON: whether the history
-answers), and with `web.login` it admits users only. A browser loads everything from this server; its headers
-forbid other sources.
+The server has one path per tab (the first one also at `/`), `/api/v1`, and `/healthz` (JSON: whether the
+history answers). With `web.login`, it admits users only. A browser loads everything from this server; HTTP
+headers forbid other sources.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _add_health_check(app: Any, context: AppContext) -> None:
     started_s = time.monotonic()
 
     async def healthz() -> JSONResponse:
-        """Return whether the history answers, with status 503 if it does not."""
+        """Return whether the history answers as JSON, with HTTP status 503 if it does not."""
         answered = asyncio.Event()
         snapshot: Snapshot[Fleet] = Snapshot()
 

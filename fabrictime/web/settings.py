@@ -51,7 +51,7 @@ class LoginSettings(StrictModel):
 
     @property
     def is_set(self) -> bool:
-        """Whether somebody can log in."""
+        """Whether the settings allow a login."""
         return self.users_file is not None or bool(self.proxies)
 
     @model_validator(mode="after")
@@ -137,5 +137,5 @@ class WebSettings(StrictModel):
 
     @property
     def scheme(self) -> str:
-        """Scheme of the page's addresses."""
+        """Scheme of the page's URLs: http or https."""
         return "http" if self.tls_certificate_file is None else "https"

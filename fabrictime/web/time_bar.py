@@ -32,7 +32,7 @@ class TimeChoice:
 
     @staticmethod
     def parse(query: Mapping[str, str], now_ns: int) -> TimeChoice:
-        """Return the choice that an address holds. Invalid and future times become the defaults."""
+        """Return the choice of time from an address. Invalid and future times become the defaults."""
         number = query.get("range", "")
         range_s = int(number) if number.isdecimal() and int(number) in RANGES_S else 3600
         at_ns = parse_time(query.get("at", ""))
@@ -42,7 +42,7 @@ class TimeChoice:
         return TimeChoice(at_ns, range_s, at_ns + half_ns if at_ns < now_ns - 2 * half_ns else None)
 
     def parameters(self) -> dict[str, str]:
-        """Return the address's parameters; defaults are left out."""
+        """Return the query parameters with this choice of time; defaults are left out."""
         moment = {} if self.at_ns is None else {"at": time_of(self.at_ns)}
         return moment | ({} if self.range_s == 3600 else {"range": str(self.range_s)})
 
@@ -63,7 +63,7 @@ def parse_time(text: str) -> int | None:
 
 
 def time_of(ns: int) -> str:
-    """Return a time in ISO 8601 with milliseconds, UTC."""
+    """Return a time in ns since the Unix epoch as ISO 8601 text, UTC with milliseconds."""
     return (
         f"{datetime.fromtimestamp(ns / 1e9, tz=UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
     )
@@ -82,7 +82,7 @@ class TimeBar(IncrementalElement, component="time_bar.js", esm={"fabrictime-draw
         self.on("seek", self._on_seek)
 
     def put_marks(self, marks: list[Mark]) -> None:
-        """Show these marks."""
+        """Show these marks of alerts and decisions on the slider."""
         if marks != self._marks:
             self._marks = marks
             self.update()
@@ -110,7 +110,7 @@ class TimeBar(IncrementalElement, component="time_bar.js", esm={"fabrictime-draw
 
 
 def _choice_of(message: Mapping[str, Any], now_ns: int) -> TimeChoice:
-    """Return the choice that the browser sent; values that no control sends become the defaults."""
+    """Return the choice of time that the browser sent. Values that no control sends become the defaults."""
     at_ns, end_ns = (
         round(message[name]) * NS_PER_MS if isinstance(message.get(name), int | float) else None
         for name in ("at", "end")

@@ -1,4 +1,4 @@
-"""Time axes of charts, and removal of linear trends from their series."""
+"""Time axes of charts, and removal of linear trends from series."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def time_axis(span: Span, known_ns: Iterable[int]) -> tuple[list[int], dict[int,
 
 
 def detrend(values: Sequence[float | None]) -> Values:
-    """Return the values minus the least-squares line of each unbroken stretch. None stays None."""
+    """Return the values minus the least-squares line of each run of values without None. None stays None."""
     positions = [i for i, value in enumerate(values) if value is not None]
     cuts = [b for a, b in itertools.pairwise(positions) if b - a > GAP_STEPS]
     stretches = itertools.pairwise([0, *cuts, len(values)])

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Role(enum.IntEnum):
-    """Rights of a user; each role includes those before it."""
+    """Rights of a user; each role includes the roles before it."""
 
     READ = 1
     CONFIGURE = 2
@@ -58,7 +58,7 @@ class _Entry:
 
 
 def parse_users(text: str) -> dict[bytes, _Entry]:
-    """Return the users of a file by the hash of their tokens. Raises ValueError; its text has no token."""
+    """Return the users of a file by the hash of their tokens. Raises ValueError; its message has no token."""
     entries: dict[bytes, _Entry] = {}
     names: set[str] = set()
     for number, line in enumerate(text.splitlines(), 1):
@@ -84,7 +84,7 @@ def _digest(token: bytes) -> bytes:
 
 
 class Users:
-    """The users of the page. The file is read again after each change."""
+    """The users of the page. The file is read again after each change of the file."""
 
     def __init__(self, settings: LoginSettings) -> None:
         """Read the users. Raises ValueError with one line if the file cannot be used."""
@@ -117,7 +117,7 @@ class Users:
         return self._by_token
 
     def by_token(self, token: bytes) -> User | None:
-        """Return the user with this token; None if there is none."""
+        """Return the user with this token; None if no user has it."""
         entry = self._current().get(_digest(token))
         return None if entry is None else entry.user
 
@@ -164,5 +164,5 @@ def _is_mac(token: bytes, head: str, mac: str) -> bool:
 
 
 def new_token() -> str:
-    """Return a random token."""
+    """Return a new random token for a user."""
     return secrets.token_urlsafe(32)

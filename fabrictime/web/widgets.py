@@ -2,7 +2,7 @@
 
 NiceGUI renders the whole page after every change of a text, which takes a browser a tenth of a second on a
 busy machine. These elements instead call a method of their component, with one message per client and loop
-iteration. Their methods are those of NiceGUI's elements: `set_text`, `set_visibility`, `classes`.
+iteration. They have the methods of NiceGUI's elements: `set_text`, `set_visibility`, `classes`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PUT: Final = (
 
 
 class IncrementalElement(Element):
-    """An element whose component has a method `put` for its state and emits `ready` once it is mounted."""
+    """An element with a browser component that takes its state in `put` and emits `ready` once mounted."""
 
     _ready = False
 
@@ -95,7 +95,7 @@ class LiveText(IncrementalElement, component="live_text.js"):
         return str(self._props["content"])
 
     def set_text(self, text: str, title: str = "") -> None:
-        """Set the text and the tooltip, for text that may not fit."""
+        """Set the text, and the tooltip for text that may not fit."""
         if (text, title) != (self._props["content"], self._props.get("title", "")):
             with self._props.suspend_updates():
                 self._props.update(content=text, title=title)
@@ -107,7 +107,7 @@ class LiveText(IncrementalElement, component="live_text.js"):
 
 
 class LiveMarkup(LiveText):
-    """HTML that changes. The caller must escape text from outside."""
+    """HTML that can change. The caller must escape text from outside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class LiveTable(LiveList[Row], component="live_table.js"):
         return {"rows": rows}
 
     def texts(self) -> list[list[str]]:
-        """Return the rows as text, the lines of a cell joined."""
+        """Return the cells of each row as text, with the lines of a cell joined."""
         return [[_text_of(self._cell(row, name)) for name in self._columns] for row in self._shown]
 
     def _cell(self, row: Row, name: str) -> Cell:

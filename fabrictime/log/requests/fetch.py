@@ -47,7 +47,7 @@ class _Fetch(NamedTuple):
 
 
 class _Fetched(NamedTuple):
-    """The result for one partition. Its offsets are -1 if the partition does not exist."""
+    """The result of a fetch for one partition. Its offsets are -1 if the partition does not exist."""
 
     number: int
     code: Code

@@ -31,7 +31,7 @@ class _Produced(NamedTuple):
     start_offset: int = -1
 
     def encode(self, version: int, number: int) -> bytes:
-        """Return the partition's part of the response."""
+        """Return the bytes of the response for this partition. `number` is the partition's number."""
         if version < 5:
             return _PRODUCED_OLD.pack(number, self.code, self.offset, self.append_ms)
         head = _PRODUCED.pack(number, self.code, self.offset, self.append_ms, self.start_offset)
@@ -42,7 +42,7 @@ class _Produced(NamedTuple):
 
 
 class ProduceRequests:
-    """Handles the requests of producers."""
+    """Handles the requests of producers for appending batches and for producer ids."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -92,10 +92,10 @@ class AppContext:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The reader's choices on a tab, which its address holds as query parameters."""
+    """The user's choices on a tab, which are the query parameters of its address."""
 
     def address(self) -> str:
-        """Return the address query of these choices; defaults are left out."""
+        """Return the query string with these choices; defaults are left out."""
         default = asdict(type(self)())
         return urlencode({k: v for k, v in asdict(self).items() if v is not None and v != default[k]})
 
@@ -140,7 +140,7 @@ def with_pace(message: str, kind: str, slow: str) -> tuple[str, str]:
 
 
 class Tab(ABC, Generic[TabChoice]):
-    """One tab of the page, open in one browser."""
+    """One tab of the page in one browser."""
 
     address = "/now"
     past_note = ""
@@ -159,7 +159,7 @@ class Tab(ABC, Generic[TabChoice]):
 
     @abstractmethod
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
 
     @abstractmethod
     def start(self) -> None:
@@ -184,7 +184,7 @@ class Tab(ABC, Generic[TabChoice]):
         """Send the state again that `start_live` sends only once; called when the browser reconnects."""
 
     def at_time(self, choice: TimeChoice) -> None:
-        """Choose the time before the tab is built; `show_time` then reads the state of a past moment."""
+        """Set the time before the tab is built. For a past moment, `show_time` later reads its state."""
         self.time = choice
         past = self._now_context.past
         if past is not None and choice.at_ns is not None:
@@ -319,7 +319,7 @@ class Tab(ABC, Generic[TabChoice]):
         return "", "ok"
 
     def _log_age_s(self) -> float | None:
-        """Return the age of the newest record that arrived from the log, s; None without one."""
+        """Return the age of the newest record from the log, s; None before the first record."""
         live = self.context.live
         return None if live is None else live.state.age_s(live.log_now_ns())
 

@@ -38,7 +38,7 @@ def kinds_text(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 class LiveTab(Tab[TabChoice]):
-    """A tab whose content comes from the topics."""
+    """A tab whose content comes from the topics of the log."""
 
     @property
     def live(self) -> LiveFabric:
@@ -98,7 +98,7 @@ class LiveTab(Tab[TabChoice]):
         self._kpi_of_faults("alerts", len(alerts), kinds_text(alerts) or "none")
 
     def _kpi_of_faults(self, key: str, count: int, note: str) -> None:
-        """Show a number of faults. A number of 0 is shown as not known unless the evidence is fresh."""
+        """Show a number of faults in the header. A 0 is shown as not known unless the evidence is fresh."""
         if count or self.live.verdict().is_fresh:
             self._kpi(key, count_text(count), note)
         else:

@@ -1,4 +1,4 @@
-"""Chart frames and cross-references of the Actions tab."""
+"""Chart frames of the Actions tab, and its links to other tabs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def flow_history_frame(
     """Return the chart frame of one flow's last `span_ns`: rate, limit, round trip, path, and a mark for each
     action.
 
-    Times are in ms. A null stands for a gap in the reports.
+    Times are in ms. A null is a gap in the reports.
     """
     begin_ns = now_ns - span_ns
     t: list[int] = []

@@ -53,7 +53,7 @@ KPIS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ActionsChoice(Choice):
-    """The reader's choices on the tab. Invalid values in the address become the defaults."""
+    """The user's choices on the tab, from its address. Invalid values become the defaults."""
 
     flow: str | None = None
     decision: str | None = None
@@ -64,7 +64,7 @@ class ActionsChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str]) -> ActionsChoice:
-        """Return the choices that an address's query holds."""
+        """Return the user's choices from the query parameters of an address."""
         names: dict[str, Any] = {key: query.get(key) or None for key in ("flow", "decision", "fault")}
         choice = ActionsChoice(**names)
         if query.get("listed") in get_args(Listed):
@@ -113,7 +113,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             self.mode = text("", "ft-mode", test="mode")
@@ -217,7 +217,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
     # ----------------------------------------------------------------------------------------------- filling
 
     def start_live(self) -> None:
-        """Subscribe to the live state; called again when the browser reconnects."""
+        """Subscribe to the live state. Called again when the browser reconnects."""
         super().start_live()
         self.flow.chart.resume()
         if self.context.live is None:
@@ -232,10 +232,10 @@ class ActionsTab(LiveTab[ActionsChoice]):
             self.show()
 
     def _show_kpis(self) -> None:
-        """Do nothing: `show` sets this tab's own header figures."""
+        """Do nothing: on this tab, `show` sets the figures in the header."""
 
     def show(self) -> None:
-        """Show the present state of all actions."""
+        """Show the present state of decisions, suppressed actions, limits and the chosen flow."""
         if self.context.live is None:
             return
         self._shown_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Finds the record in the log that an alert's evidence refers to."""
+"""Finds the log record to which an alert's evidence refers."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ MIN_EPOCH_NS: Final = 10**17
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record with its position in the log."""
+    """A record as names and texts, with its position in the log."""
 
     position: str
     fields: list[tuple[str, str]]
 
 
 def ordered(alerts: Iterable[Alert]) -> list[Alert]:
-    """Return active alerts by severity and age, then the cleared ones, newest first."""
+    """Return active alerts by severity and age, then the cleared alerts, the newest first."""
 
     def order(alert: Alert) -> tuple[int, int, int]:
         if is_cleared(alert):
@@ -96,17 +96,17 @@ def related_links(alert: Alert) -> list[tuple[str, str]]:
 
 
 def time_text(ns: int) -> str:
-    """Return a UTC time to the millisecond."""
+    """Return a time in ns since the Unix epoch as UTC text with milliseconds."""
     return f"{datetime.fromtimestamp(ns / 1e9, tz=UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
 
 
 def nearest(
     candidates: Sequence[tuple[int, AnyRecord]], at_ns: int, text: str
 ) -> tuple[int, AnyRecord] | None:
-    """Return (append time, record) of the candidate that an alert's evidence most likely refers to.
+    """Return (append time, record) of the candidate to which an alert's evidence most likely refers.
 
-    A record that covers the time `at_ns` comes first, then one whose NIC the evidence's `text` names, then
-    the one with the nearest append time.
+    A record that covers the time `at_ns` comes first, then a record with a NIC that the evidence's `text`
+    names, then the record with the nearest append time.
     """
 
     def rank(candidate: tuple[int, AnyRecord]) -> tuple[bool, bool, int]:

@@ -37,14 +37,14 @@ NO_EVIDENCE: Final = "The newest active alert opens here, with its evidence."
 
 @dataclass(frozen=True, slots=True)
 class AlertsChoice(Choice):
-    """The reader's choices on the tab. Invalid values in the address become the defaults."""
+    """The user's choices on the tab, from its address. Invalid values become the defaults."""
 
     listed: Listed = "all"
     alert: str | None = None
 
     @staticmethod
     def parse(query: dict[str, str]) -> AlertsChoice:
-        """Return the choices that an address's query holds."""
+        """Return the user's choices from the query parameters of an address."""
         choice = AlertsChoice(alert=query.get("alert") or None)
         if query.get("listed") in get_args(Listed):
             choice = replace(choice, listed=query["listed"])  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-alert-grid"):
@@ -113,7 +113,7 @@ class AlertsTab(LiveTab[AlertsChoice]):
     # ----------------------------------------------------------------------------------------------- filling
 
     def start_live(self) -> None:
-        """Subscribe to the live state; called again when the browser reconnects."""
+        """Subscribe to the live state. Called again when the browser reconnects."""
         super().start_live()
         if self.context.live is None:
             self.part.set_visibility(False)

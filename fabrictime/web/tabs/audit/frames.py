@@ -1,4 +1,4 @@
-"""Turns history rows into figures and markup for the tab Audit. Pure."""
+"""Turns history rows into table rows and HTML for the tab Audit. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHOLE_FLEET: Final = "whole fleet"
 
 @dataclass(slots=True)
 class HostSquare:
-    """A host's number of results by level, and its worst level in each category."""
+    """A host's square in the grid: number of results by level, and the worst level in each category."""
 
     host: str
     counts: Counter[Level] = field(default_factory=Counter)
@@ -35,7 +35,7 @@ class HostSquare:
 
 
 def squares(cells: Iterable[Cell]) -> list[HostSquare]:
-    """Return one square per host in the order of names; the square of fleet-wide results comes first."""
+    """Return one square per host, sorted by name. The square of fleet-wide results comes first."""
     square_by_host: dict[str, HostSquare] = {}
     for cell in cells:
         square = square_by_host.setdefault(cell.host, HostSquare(cell.host))
@@ -65,7 +65,7 @@ def grid_markup(hosts: Sequence[HostSquare], category: str, run: str, chosen_hos
 
 
 def shown_host(host: str) -> str:
-    """Return the text to show for a host; results about the whole fleet have no host name."""
+    """Return the text for a host name, which is empty for results about the whole fleet."""
     return WHOLE_FLEET if host == FLEET else host
 
 
@@ -91,7 +91,7 @@ def categories(cells: Iterable[Cell]) -> dict[str, str]:
 
 
 def check_row(row: CheckRow) -> dict[str, Any]:
-    """Return a row of the table of failed checks. An UNKNOWN check has no remedy: it lacks evidence."""
+    """Return a row of the table of failed checks. An UNKNOWN check lacks evidence, so it has no remedy."""
     is_unknown = row.level is Level.UNKNOWN
     return {
         "id": f"{row.check} {row.level}",

@@ -39,7 +39,7 @@ _SCOPE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Selects results: those of one run, or of all runs if `run` is empty, checked at `since_ns` or later."""
+    """Selects audit results: of one run, or of all runs if `run` is empty, checked at `since_ns` or later."""
 
     run: str
     since_ns: int
@@ -60,7 +60,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """A check that did not pass, and the number of hosts where it did not."""
+    """A check that did not pass, and the number of hosts on which it did not pass."""
 
     check: str
     title: str
@@ -101,7 +101,7 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True)
 class AuditFleet:
-    """The counts of all hosts, and the checks that did not pass, the worst first."""
+    """The numbers of results of all hosts, and the checks that did not pass, the worst first."""
 
     cells: list[Cell]
     checks: list[CheckRow]

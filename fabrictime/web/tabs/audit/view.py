@@ -62,7 +62,7 @@ class AuditChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str]) -> AuditChoice:
-        """Return the choices that an address's query holds."""
+        """Return the user's choices from the query parameters of an address."""
         return AuditChoice(
             query.get("run", ""),
             query.get("category", ""),
@@ -85,7 +85,7 @@ class AuditTab(Tab[AuditChoice]):
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
         with ui.element("div").classes("ft-page ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-fabric-grid ft-audit-grid"):
@@ -311,7 +311,7 @@ class AuditTab(Tab[AuditChoice]):
         )
 
     def age_s(self, fleet: Fleet) -> float | None:
-        """Return None: this tab shows no windows, so it has no age."""
+        """Return None: this tab shows no windows, so its data has no age."""
         return None
 
     def _show_banner(self) -> None:

@@ -49,7 +49,7 @@ MAX_HOST_GROUPS = 24
 
 
 def event_text(event: str, event_ns: float) -> str:
-    """Return an event with its figure, such as 'STEP +1.00 ms' or 'FALSETICKER 250 ns rms'."""
+    """Return an event with its value as text, such as 'STEP +1.00 ms' or 'FALSETICKER 250 ns rms'."""
     if event in ("STEP", "MERGED"):
         return f"{event} {signed_delay_text(event_ns)}"
     if event == "RATE_CHANGE":
@@ -102,7 +102,7 @@ def _clock_lines(values: dict[str, Values]) -> list[dict[str, Any]]:
 def _quantiles(
     points: Sequence[Any], names: Sequence[str], prefix: str, step_ns: int, index: dict[int, int]
 ) -> dict[str, Values]:
-    """Return, by name, the field `{prefix}{name}_ns` per step; None for a step without a point."""
+    """Return, by name, the points' field `{prefix}{name}_ns` per step; None for a step without a point."""
     columns: dict[str, Values] = {name: [None] * len(index) for name in names}
     for point in points:
         i = index.get(point.at_ns // step_ns)
@@ -113,7 +113,7 @@ def _quantiles(
 
 
 def _worst_clocks(fleet: ClockFleet, field: str, index: dict[int, int]) -> list[str | None]:
-    """Return the clock that `field` names in each step; None for a step without one."""
+    """Return, per step, the clock in the field `field`; None for a step without such a clock."""
     worst_by_step: list[str | None] = [None] * len(index)
     for point in fleet.points:
         i = index.get(point.at_ns // fleet.span.step_ns)
@@ -145,8 +145,8 @@ def bounds_frame(fleet: ClockFleet, drawn: ClockSeries) -> dict[str, Any]:
 def residuals_frame(fleet: ClockFleet, drawn: ClockSeries) -> dict[str, Any]:
     """Return the chart frame of residuals over time: quantiles over all clocks, and each drawn clock.
 
-    A clock without a pair has the residual 0 in its record. It becomes a gap, because the axis is
-    logarithmic.
+    A clock without a pair has the residual 0 in its record. The chart shows a gap instead, because its axis
+    is logarithmic.
     """
     t, index = time_axis(fleet.span, (p.at_ns for p in fleet.points))
     columns = {
@@ -168,9 +168,9 @@ def residuals_frame(fleet: ClockFleet, drawn: ClockSeries) -> dict[str, Any]:
 
 
 def offsets_frame(fleet: ClockFleet, drawn: ClockSeries, view: OffsetView) -> dict[str, Any]:
-    """Return the chart frame of the drawn clocks' offsets over time, with their bounds as bands.
+    """Return the chart frame of the drawn clocks' offsets over time, with their error bounds as bands.
 
-    The view `wander` shows offset_ns minus its linear fit, over the wander of all clocks. The view `offset`
+    The view `wander` shows offset_ns minus its linear fit, above the wander of all clocks. The view `offset`
     shows offset_ns.
     """
     step_ns = fleet.span.step_ns
@@ -210,7 +210,7 @@ def _bound_band(name: str, color: int, values: Values, bounds: Values) -> dict[s
 
 
 def _is_large(fleet: ClockFleet) -> bool:
-    """Return whether there are too many clocks to draw each one, so that quantiles are drawn."""
+    """Return whether there are too many clocks to draw each clock, so that quantiles are drawn instead."""
     return any(
         point.synced + point.holdover + point.unsynced > DRAW_ALL_CLOCKS for point in fleet.points[-3:]
     )
@@ -243,10 +243,10 @@ def _fleet_bands(
 
 
 def strip_frame(rows: Sequence[ClockRow], drawn: Sequence[str]) -> dict[str, Any]:
-    """Return the frame of the strip: [rank, bound, state, clock, offset, residual, drawn] for each clock, the
-    widest bound first.
+    """Return the frame of the strip of error bounds: [rank, bound, state, clock, offset, residual, drawn] for
+    each clock, the widest bound first.
 
-    UNSYNCED clocks come first, without a bound.
+    UNSYNCED clocks come before all others, without a bound.
     """
     usable = [row for row in rows if row.state != "UNSYNCED"]
     usable.sort(key=lambda row: (-row.bound_ns, natural(row.clock)))
@@ -274,7 +274,7 @@ def timeline_frame(fleet: ClockFleet) -> dict[str, Any]:
     """Return the frame of the timeline: events, and the states of the clocks with the most trouble as
     segments [row, from ms, to ms, state].
 
-    Events of other clocks appear only in the list of events.
+    Events of clocks without a row appear only in the list of events.
     """
     step_ms = fleet.span.step_ns // 1_000_000
     states: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -317,7 +317,7 @@ def _segments(number: int, states: Sequence[tuple[int, int]], step_ms: int) -> l
 
 
 def mesh_frame(mesh: Mesh, nics: Sequence[NicRow], clocks: Sequence[ClockRow]) -> dict[str, Any]:
-    """Return the frame of the mesh on a circle, NICs by rack and host: nodes, groups, edges and suspect
+    """Return the frame of the probe mesh on a circle, NICs by rack and host: nodes, groups, edges and suspect
     edges.
 
     A node is [nic, x, y, clock, state, bound, pairs, suspects]. An edge combines both directions of a pair:
@@ -387,7 +387,7 @@ def _homes(mesh: Mesh, inventory: dict[str, NicRow], is_full: bool) -> list[Plac
 def _edges(
     pairs: Sequence[MeshPair], index: dict[str, int]
 ) -> tuple[list[list[float | int | None]], list[int]]:
-    """Return the edges, each combining both directions of a pair, and the number of directed pairs of each
+    """Return an edge for each pair, combining both directions, and the number of directed pairs of each
     NIC.
     """
     edges: dict[tuple[int, int], list[float | int | None]] = {}
@@ -408,8 +408,8 @@ def _edges(
 
 
 def _circle(groups: Sequence[str]) -> tuple[list[tuple[float, float]], list[list[Any]]]:
-    """Return (x, y) on the unit circle for each NIC, and [group, x, y] for the middle of each group.
-    `groups`: the group of each NIC, in order.
+    """Return (x, y) on the unit circle for each NIC, and [group, x, y] for the middle of each group. `groups`
+    holds the group of each NIC in order.
     """
     starts = [i for i, group in enumerate(groups) if i == 0 or group != groups[i - 1]]
     circumference = len(groups) + GROUP_GAP * len(starts)

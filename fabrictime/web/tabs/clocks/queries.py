@@ -42,7 +42,7 @@ MESH_AGE_NS = 10 * SECOND_NS
 
 @dataclass(frozen=True, slots=True)
 class ClockRow:
-    """A clock's newest solution."""
+    """A clock's newest solution: state, offset, drift and error bound."""
 
     clock: str
     shard: str
@@ -151,7 +151,7 @@ class SuspectRow:
 
 @dataclass(frozen=True, slots=True)
 class MeshPair:
-    """The fit of a directed pair in its source's newest window."""
+    """The fit of a directed pair of NICs in its source's newest window."""
 
     prober: str
     peer: str
@@ -180,7 +180,7 @@ class ClockSeries:
 
 @dataclass(frozen=True, slots=True)
 class ClockFleet:
-    """All clocks over a span. `wander` is empty if the clocks are few. `states` holds the clocks with the
+    """All clocks over a span. `wander` is empty if the clocks are few. `states` covers the clocks with the
     most trouble.
     """
 
@@ -287,7 +287,7 @@ def fleet_points(history: History, span: Span) -> list[FleetPoint]:
 def clock_wander(history: History, span: Span) -> list[WanderPoint]:
     """Return the quantiles of all clocks' wander by step, the oldest step first.
 
-    Each run of a clock has its own fit, because a restart changes its offset.
+    Each run of a clock has its own linear fit, because a restart changes the clock's offset.
     """
     window, run = (f"OVER (PARTITION BY shard, clock{part} ORDER BY at)" for part in ("", ", run"))
     gap_ns = GAP_STEPS * span.step_ns
@@ -334,14 +334,14 @@ def clock_states(history: History, span: Span, limit: int) -> list[StatePoint]:
 
 
 def newest_suspects(history: History, span: Span, limit: int) -> list[SuspectRow]:
-    """Return the suspect pairs of each shard's newest window, the most asymmetric first."""
+    """Return the suspect pairs of each shard's newest window, the pair with the largest asymmetry first."""
     columns = "prober, peer, shard, asymmetry_ns, sigma_ns, weight, toUnixTimestamp64Nano(since), windows"
     sql = f"SELECT {columns} FROM ({queries.suspects(dialect(history), newest=True)} LIMIT {limit})"
     return records(SuspectRow, history, sql, span)
 
 
 def mesh_size(history: History, newest_ns: int) -> MeshSize:
-    """Return the size of the mesh in the newest windows. `newest_ns`: the newest window's log append time."""
+    """Return the size of the mesh in the newest windows. `newest_ns` is the newest one's log append time."""
     sql = f"SELECT uniqExactArray([prober, peer]), uniqExact(prober, peer) FROM {_newest_fits(history)}"
     return records(MeshSize, history, sql, since_ns=newest_ns - MESH_AGE_NS)[0]
 

@@ -81,7 +81,7 @@ def suspect_row(row: SuspectRow) -> dict[str, Any]:
 
 
 class PagedClocks:
-    """A table page by page, sorted by the server: the clocks of a fleet are too many for a browser.
+    """A table of clocks with pages that the server sorts: a fleet has too many clocks for a browser.
 
     With `leaves_space`, a table of several pages shows one row fewer, so that its buttons fit into the same
     height.
@@ -103,8 +103,8 @@ class PagedClocks:
         }
 
     def attach(self, table: Any, on_click: Callable[[GenericEventArguments], None]) -> None:
-        """Show the rows in `table`, which was created with `page` as its pagination. `on_click` gets a
-        clicked clock.
+        """Show the rows in `table`, which was created with `page` as its pagination. A click on a row calls
+        `on_click`.
         """
         self.table = table
         table.all_rows = lambda: [self._make_row(row) for row in self._ordered()]

@@ -45,7 +45,7 @@ KPIS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClocksChoice(Choice):
-    """The reader's choices on the tab. Invalid values in the address become the defaults."""
+    """The user's choices on the tab, from its address. Invalid values become the defaults."""
 
     span: int = 600
     view: OffsetView = "wander"
@@ -98,7 +98,7 @@ class ClocksTab(Tab[ClocksChoice]):
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
         with ui.element("div").classes("ft-page"):
             self._build_header(KPIS)
             self._build_choice()

@@ -1,4 +1,4 @@
-"""Contention windows as bars over time."""
+"""Frames of the chart of contention windows as bars over time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def within(windows: Iterable[ContentionWindow], now_ns: int, span_ns: int) -> li
 def bars_frame(
     windows: Sequence[ContentionWindow], now_ns: int, span_ns: int, chosen_id: str | None
 ) -> dict[str, Any]:
-    """Return the chart's frame: one row per link, the link with the heaviest windows first. Times are in ms.
+    """Return the chart's frame with one row per link, the link with the heaviest windows first. Times are in
+    ms.
 
     A bar is [row, from, to, kind, severity in byte seconds, window id, active, largest depth in bytes].
     """

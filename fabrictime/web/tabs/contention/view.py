@@ -43,14 +43,14 @@ HINT: Final = "A click on a bar or a row opens its flows and jobs."
 
 @dataclass(frozen=True, slots=True)
 class ContentionChoice(Choice):
-    """The reader's choices on the tab. Invalid values in the address become the defaults."""
+    """The user's choices on the tab, from its address. Invalid values become the defaults."""
 
     span: int = 900
     window: str | None = None
 
     @staticmethod
     def parse(query: dict[str, str]) -> ContentionChoice:
-        """Return the choices that an address's query holds."""
+        """Return the user's choices from the query parameters of an address."""
         choice = ContentionChoice(window=query.get("window") or None)
         span = query.get("span", "")
         return replace(choice, span=int(span)) if span.isdecimal() and int(span) in SPANS else choice
@@ -68,7 +68,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-fabric-grid"):
@@ -145,7 +145,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
     # ----------------------------------------------------------------------------------------------- filling
 
     def start_live(self) -> None:
-        """Subscribe to the live state; called again when the browser reconnects."""
+        """Subscribe to the live state. Called again when the browser reconnects."""
         super().start_live()
         self.bars.resume()
         if self.context.live is None:
@@ -235,9 +235,7 @@ class ContentionTab(LiveTab[ContentionChoice]):
 
 
 def wait_text(depth_bytes: float, rate_bps: int) -> str:
-    """Return how long a packet waits behind `depth_bytes`, as text; a dash without a queue or a
-    known rate.
-    """
+    """Return as text how long a packet waits behind `depth_bytes`; a dash without a queue or a known rate."""
     return delay_text(depth_bytes * 8e9 / rate_bps) if depth_bytes > 0 and rate_bps else "—"
 
 

@@ -121,7 +121,7 @@ def heat_matrix(
     level: Level,
     scope: Scope | None = None,
 ) -> HeatMatrix:
-    """Return the heat map of pairs at a level. With a `scope`, it shows only the pairs inside that cell."""
+    """Return the heat map of pairs at a level. With a `scope`, it shows only the pairs inside this cell."""
     row_places = fleet if scope is None else [p for p in fleet if p.at(scope.level) == scope.row]
     col_places = fleet if scope is None else [p for p in fleet if p.at(scope.level) == scope.col]
     probers = {pair.nic for pair in pairs}
@@ -167,8 +167,8 @@ def _joined(cell: Cell, other: Cell) -> Cell:
 
 
 def heat_frame(matrix: HeatMatrix, sent: HeatMatrix | None) -> dict[str, Any]:
-    """Return the frame with the cells that differ from `sent`, the matrix in the browser, or with the whole
-    matrix.
+    """Return a frame with the cells that differ from `sent`, the matrix in the browser, or else with the
+    whole matrix.
     """
     if sent is None or sent.shape != matrix.shape:
         return {
@@ -190,8 +190,8 @@ def heat_frame(matrix: HeatMatrix, sent: HeatMatrix | None) -> dict[str, Any]:
 
 
 def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
-    """Return the frame of a pair's series by path on one time axis, in ms since the Unix epoch. A gap is
-    None.
+    """Return the frame of a pair's series by path on one time axis, in ms since the Unix epoch. None marks a
+    gap.
     """
     step_ns = series.span.step_ns
     t, index = time_axis(series.span, (p.at_ns for p in series.points))
@@ -245,10 +245,10 @@ def _fill_lines(lines: dict[str, Any], point: PointRow, i: int) -> None:
 def clock_frame(series: ClockSeries, metric: ClockMetric, bold_clock: str | None) -> dict[str, Any]:
     """Return the chart frame of the clocks over time.
 
-    `offset` is offset_ns as solved. `wander` is offset_ns minus its linear fit: the part that a steady drift
-    does not explain. `bound` is bound_ns. A step with UNSYNCED is a gap, because its offset has no meaning
-    and its bound would hide all others. The chosen clock is bold, with its bound as a band. Many clocks are
-    shown as quantiles of their bounds, whatever the metric.
+    The metric `offset` is offset_ns as solved. `wander` is offset_ns minus its linear fit: the part that a
+    steady drift does not explain. `bound` is bound_ns. A step with UNSYNCED is a gap, because its offset has
+    no meaning and its bound would hide all others. The chosen clock is bold, with its bound as a band. Many
+    clocks are shown as quantiles of their bounds, whatever the metric.
     """
     times_ns = [point.at_ns for point in series.points if point.state != "UNSYNCED"]
     times_ns += [row.at_ns for row in series.spread]
@@ -309,8 +309,8 @@ def bound_band(values: Values, bounds: Values) -> tuple[Values, Values]:
 def _labels(
     fleet: Sequence[Place], level: Level, probers: set[str] | None
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return the labels of an axis, and each NIC's index among them. A label is silent if none of its NICs is
-    in `probers`.
+    """Return the labels of an axis, and the index of each NIC's label. A label is silent if none of its NICs
+    is in `probers`.
     """
     labels: dict[str, dict[str, Any]] = {}
     index_of: dict[str, int] = {}

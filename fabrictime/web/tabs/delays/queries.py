@@ -30,7 +30,7 @@ NEWEST_S = 3
 
 @dataclass(frozen=True, slots=True)
 class NicRow:
-    """One NIC of the inventory."""
+    """One NIC of the inventory with its host, rack, rail and clock."""
 
     nic: str
     host: str
@@ -44,8 +44,8 @@ class NicRow:
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """A pair (prober, peer) over a span, all its paths merged. A delay is None if no one-way delay
-    is known.
+    """A pair (prober, peer) over a span, with all its paths merged. A delay is None if no one-way delay is
+    known.
     """
 
     nic: str
@@ -63,7 +63,7 @@ class PairRow:
 
 @dataclass(frozen=True, slots=True)
 class WorstRow:
-    """The worst window of one path within the last seconds."""
+    """The delays of one path in its worst window of the last seconds."""
 
     nic: str
     peer: str
@@ -109,7 +109,7 @@ class PointRow:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """All pairs of a span that ends at `end_ns` (fabric time)."""
+    """Delays of all pairs in a span that ends at `end_ns` (fabric time)."""
 
     pairs: list[PairRow]
     end_ns: int | None
@@ -125,7 +125,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The figures in the header. Ages are in s by this machine's clock."""
+    """The figures in the header of the page. Ages are in s by this machine's clock."""
 
     nics: list[NicRow]
     probing: int
@@ -155,7 +155,7 @@ def _worst_now(history: HistoryReader, ends: Ends) -> list[WorstRow]:
 
 
 def fleet(history: HistoryReader) -> Fleet:
-    """Return the figures in the header: the worst paths of the last 3 s, rates of the last 10 s."""
+    """Return the figures in the header: worst paths of the last 3 s, and rates of the last 10 s."""
     throughput, probers = pipeline_queries.recent(history)
     ends = history.ends()
     return Fleet(
@@ -179,10 +179,10 @@ def inventory(history: HistoryReader) -> list[NicRow]:
 
 
 def pair_delays(history: History, span: Span, direction: Direction) -> list[PairRow]:
-    """Return every (nic, peer) that has a window in the span. The span's end must be the end of a window.
+    """Return every (nic, peer) with a window in the span. The span's end must be the end of a window.
 
-    In a span up to a second, each NIC's own newest windows count, at most 3 s old: the windows of one second
-    do not reach the history together.
+    In a span of up to a second, each NIC's own newest windows count, at most 3 s old: the windows of one
+    second do not reach the history together.
     """
     span_ns = span.end_ns - span.start_ns
     own = span_ns <= SECOND_NS

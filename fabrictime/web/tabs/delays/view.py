@@ -42,7 +42,7 @@ SLOW_QUERY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DelaysChoice(Choice):
-    """The reader's choices on the tab. Invalid values in the address become the defaults."""
+    """The user's choices on the tab, from its address. Invalid values become the defaults."""
 
     metric: frames.Metric = "p99"
     direction: Direction = "forward"
@@ -56,7 +56,7 @@ class DelaysChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str]) -> DelaysChoice:
-        """Return the choices that an address's query holds."""
+        """Return the user's choices from the query parameters of an address."""
         choice = DelaysChoice()
         for name, allowed in (
             ("metric", get_args(frames.Metric)),
@@ -100,7 +100,7 @@ class DelaysTab(Tab[DelaysChoice]):
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-grid"):

@@ -38,12 +38,12 @@ class DrawnPlan:
 
 
 def draw_plan(plan: Plan) -> DrawnPlan:
-    """Return a plan with the indices of its links."""
+    """Return a plan with an index of its links by link number."""
     return DrawnPlan(plan, {number: k for k, number in enumerate(plan.links)})
 
 
 def plan_frame(plan: Plan, number: int) -> dict[str, Any]:
-    """Return the plan's frame for the browser. Later frames refer to it by `number`."""
+    """Return the plan's frame for the browser. Later frames refer to the plan by `number`."""
     return {
         "plan": number,
         "nodes": plan.nodes,
@@ -54,7 +54,7 @@ def plan_frame(plan: Plan, number: int) -> dict[str, Any]:
 
 
 def links_frame(state: FabricState, drawn: DrawnPlan, number: int) -> dict[str, Any]:
-    """Return the links of plan `number`: their states, one digit each, and their inferred queues.
+    """Return the frame of the links of plan `number`: states, one digit each, and inferred queues.
 
     `queues` has four columns: index of the link, mean depth in bytes, its delay in ns, and utilisation in
     thousandths, -1 if unknown.
@@ -99,7 +99,7 @@ def choice_frame(
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures in the header of every live tab."""
+    """The figures in the header of every live tab: cables, hosts, deepest queue, contention and alerts."""
 
     cables: Mapping[LinkState, int]
     nics: int
@@ -112,7 +112,7 @@ class Summary:
 
 
 def summary(state: FabricState, now_ns: int) -> Summary:
-    """Return the header's figures."""
+    """Return the figures in the header of live tabs."""
     deepest = max(
         state.queues.all_newest().items(), key=lambda item: item[1].delay_ns(item[1].mean_bytes), default=None
     )
@@ -137,7 +137,7 @@ def node_at(plan: Plan, k: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DirectionFigures:
-    """The figures of one direction of a cable, as texts."""
+    """State, queue depth and load of one direction of a cable as texts, and its number of pairs."""
 
     link: str
     state: str
@@ -148,7 +148,7 @@ class DirectionFigures:
 
 
 def direction_figures(state: FabricState, number: int) -> DirectionFigures:
-    """Return the figures of link `number` as texts."""
+    """Return state, queue depth and load of link `number` as texts, and its number of pairs."""
     queue = state.queues.newest(number)
     return DirectionFigures(
         state.cable_graph.name(number),
@@ -161,7 +161,7 @@ def direction_figures(state: FabricState, number: int) -> DirectionFigures:
 
 
 def depth_text(queue: QueueDepth, depth_bytes: float) -> str:
-    """Return a queue depth as text, with its bound and its delay."""
+    """Return a queue depth as text, with its error bound and its delay."""
     delay = delay_text(queue.delay_ns(depth_bytes))
     if not queue.rate_bps:
         return f"{delay} (link rate unknown)"
@@ -169,7 +169,7 @@ def depth_text(queue: QueueDepth, depth_bytes: float) -> str:
 
 
 def load_text(queue: QueueDepth) -> str:
-    """Return a utilisation as text, with its bound and its source."""
+    """Return the utilisation of a link as text, with its error bound and its source."""
     if queue.utilisation is None:
         return "—"
     bound = "" if queue.utilisation_bound is None else f" ± {percent_text(queue.utilisation_bound)}"
@@ -209,8 +209,8 @@ def hour_frame(state: FabricState, number: int, now_ns: int) -> dict[str, Any]:
 
 
 def minute_frame(state: FabricState, number: int) -> dict[str, Any]:
-    """Return the last minute of a cable's directions: times in ms, mean and largest depth, utilisation in per
-    cent.
+    """Return the frame of the last minute of a cable's directions: times in ms, mean and largest queue depth,
+    utilisation in per cent.
     """
     directions = []
     for direction in (number & ~1, number | 1):
@@ -260,8 +260,8 @@ def _shard_text(record: LinkHealth) -> str:
 
 
 def deepest_rows(state: FabricState, drawn: DrawnPlan, metric: LinkMetric) -> list[dict[str, Any]]:
-    """Return a row for each of the links with the deepest queues; for the metric `load`, of the busiest
-    links.
+    """Return a table row for each link with one of the deepest queues; for the metric `load`, for each of the
+    busiest links.
     """
     ranked_queues = [
         (queue.utilisation or 0.0 if metric == "load" else queue.delay_ns(queue.mean_bytes), number, queue)

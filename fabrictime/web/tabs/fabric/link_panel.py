@@ -129,7 +129,7 @@ class LinkPanel:
             self.minute.show(frame)
 
     def show_hour(self, state: FabricState, number: int, now_ns: int) -> None:
-        """Show the past hour's state changes."""
+        """Show the state changes of the cable's past hour."""
         with state.lock:
             frame = frames.hour_frame(state, number, now_ns)
             subject = state.subject_of(number)
@@ -183,7 +183,7 @@ class LinkPanel:
 
 
 def nic_chip(nic: str) -> tuple[str, str, str]:
-    """Return the chip that leads to a NIC's jobs and queue pairs."""
+    """Return the chip (key, text, address) that links to a NIC's jobs and queue pairs."""
     return nic, f"jobs and queue pairs of {nic}", jobs_address(nic=nic)
 
 
@@ -217,7 +217,7 @@ def _open_pair(row: Row) -> None:
 
 
 def _figures(directions: Sequence[DirectionFigures]) -> str:
-    """Return both directions side by side as HTML, with escaped names."""
+    """Return the figures of both directions side by side as HTML, with escaped names."""
     rows = [
         ("", [arrow(direction.link) for direction in directions], "ft-direction"),
         (

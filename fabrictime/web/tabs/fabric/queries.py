@@ -27,8 +27,8 @@ SPAN_NS: Final = 12_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class PathFigures:
-    """A path over a link, seen from the NIC that sends, and its delays of the last ten seconds, None if there
-    are none.
+    """A path over a link, as its sending NIC knows it, and its delays of the last ten seconds; None without
+    delays.
     """
 
     nic: str
@@ -68,7 +68,7 @@ class MoveDelays:
 
 
 class LinkQueries:
-    """Queries about links, for the poller's threads."""
+    """Runs queries about links in the poller's threads."""
 
     def __init__(self, state: FabricState, history: History) -> None:
         self._state = state
@@ -114,10 +114,10 @@ class LinkQueries:
     def move_delays(
         self, left: Sequence[str], entered: Sequence[str], at_ns: int, done_ns: int
     ) -> MoveDelays:
-        """Return probe delays before and after a move, over the links that the flow left and entered.
+        """Return probe delays before and after a flow's move, over the links that the flow left and entered.
 
-        Each interval is `SIDE_NS` long: the first ends at `at_ns`, the second begins at `done_ns`. Raises
-        HistoryError.
+        Each of the two intervals is `SIDE_NS` long: the first ends at `at_ns`, the second begins at
+        `done_ns`. Raises HistoryError.
         """
         return MoveDelays(
             self._median_over(left, at_ns - SIDE_NS, at_ns),
@@ -166,7 +166,7 @@ class LinkQueries:
 
 
 def _sample(paths: Sequence[PathOnLink]) -> list[PathOnLink]:
-    """Return every n-th path, so that at most `MAX_QUERIED` remain."""
+    """Return every n-th path, with n such that at most `MAX_QUERIED` paths remain."""
     return list(paths[:: max(1, -(-len(paths) // MAX_QUERIED))])
 
 

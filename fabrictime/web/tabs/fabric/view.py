@@ -32,7 +32,7 @@ TRAFFIC_PERIOD_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FabricChoice(Choice):
-    """The reader's choices on the tab. Invalid values in the address become the defaults."""
+    """The user's choices on the tab, from its address. Invalid values become the defaults."""
 
     metric: LinkMetric = "state"
     link: str | None = None
@@ -42,7 +42,7 @@ class FabricChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str]) -> FabricChoice:
-        """Return the choices that an address's query holds."""
+        """Return the user's choices from the query parameters of an address."""
         names: dict[str, Any] = {key: query.get(key) or None for key in ("link", "node", "rack", "job")}
         choice = FabricChoice(**names)
         if query.get("metric") in get_args(LinkMetric):
@@ -68,7 +68,7 @@ class FabricTab(LiveTab[FabricChoice]):
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-fabric-screen"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-fabric-grid"):
@@ -195,7 +195,7 @@ class FabricTab(LiveTab[FabricChoice]):
     # --------------------------------------------------------------------------------------------- following
 
     def start_live(self) -> None:
-        """Subscribe to the live state; called again when the browser reconnects."""
+        """Subscribe to the live state. Called again when the browser reconnects."""
         super().start_live()
         if self.context.live is None:
             for part in (self.overview, self.link.part, self.node_part):
@@ -219,7 +219,7 @@ class FabricTab(LiveTab[FabricChoice]):
             self._show_lists()
 
     def _open(self) -> None:
-        """Show the part of the panel that the choices need, and subscribe to its queries."""
+        """Show the part of the panel for the user's choices, and subscribe to its queries."""
         choice = self.choice
         self._numbers = self._known_numbers()
         has_link = choice.link is not None

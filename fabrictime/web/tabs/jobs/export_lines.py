@@ -13,7 +13,7 @@ SOCKET: Final = "run/collectives.sock"
 
 
 def export_lines(state_file: Path | None) -> list[str]:
-    """Return shell lines for a job on this machine. `state_file`: the state of `up`, `run/state.json`."""
+    """Return shell lines for a job on this machine. `state_file` is `run/state.json`, which `up` writes."""
     socket = SOCKET if state_file is None else str((state_file.parent.parent / SOCKET).absolute())
     profilers = ((nccl.library, "export NCCL_PROFILER_PLUGIN={}"), (mpi.library, "export LD_PRELOAD={}"))
     lines = [line.format(path) for library, line in profilers if (path := _path(library)) is not None]

@@ -32,14 +32,14 @@ METRICS: Final[dict[Metric, str]] = {"rate": "rate", "probes": "probe delay", "d
 
 
 class Pair(NamedTuple):
-    """A directed pair: sender and receiver."""
+    """A directed pair of NICs: sender and receiver."""
 
     nic: str
     peer: str
 
 
 def pair_id(nic: str, peer: str) -> str:
-    """Return the id of a directed pair."""
+    """Return the id of a directed pair of NICs."""
     return f"{nic}>{peer}"
 
 
@@ -51,8 +51,8 @@ def value_of(flow: JobFlow, metric: Metric) -> float | None:
 
 
 def merged(flows: Iterable[JobFlow], live: Iterable[JobFlow]) -> list[JobFlow]:
-    """Return the flows of a diagnosis, with the rates and links of the flows that hosts report now; flows
-    that only hosts report are added.
+    """Return the flows of a diagnosis, with the rates and links that hosts report now. Flows that only hosts
+    report are added.
     """
     flow_by_pair = {Pair(flow["nic"], flow["peer"]): flow for flow in flows}
     for live_flow in live:
@@ -113,7 +113,7 @@ def times(value: float | None, median: float | None) -> str:
 
 
 def flow_figures(flow: JobFlow) -> list[tuple[str, str]]:
-    """Return a flow's figures as names and texts."""
+    """Return a flow's delays, rate and other figures as names and texts."""
     return [
         ("rate", f"{bps_text(flow['rate_bps'])} on {counted(flow['paths'], 'flow')}"),
         ("delay of probes", f"{delay_text(flow['delay_ns'])}, median, one way"),
@@ -126,8 +126,8 @@ def flow_figures(flow: JobFlow) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The drawn matrix: the names of its rows and columns, the browser's frame, and whether they are hosts or
-    NICs.
+    """The drawn matrix: the names of its rows and columns, the frame for the browser, and whether the names
+    are of hosts or of NICs.
     """
 
     names: list[str]
@@ -199,8 +199,8 @@ def _busiest(flows: Iterable[JobFlow], of: Callable[[str], str]) -> list[str]:
 def link_rows(
     state: FabricState, flows: Iterable[JobFlow], named: Iterable[str], now_ns: int
 ) -> list[dict[str, Any]]:
-    """Return a row for each link that a job crosses: first those that the verdict names, then the worst and
-    the busiest.
+    """Return a row for each link that a job crosses: first the links that the verdict names, then the worst
+    and the busiest links.
 
     The caller holds the state's lock.
     """
@@ -255,8 +255,8 @@ def route_chips(
 
 
 def queue_pair_rows(pairs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each queue pair, the slowest first. Each of `pairs` is a QueuePairDelay with `job` and
-    `process`.
+    """Return a table row for each queue pair, the slowest first. Each of `pairs` is a QueuePairDelay with
+    `job` and `process`.
     """
     median = statistics.median([pair["mean_ns"] for pair in pairs]) if pairs else None
     ordered = sorted(pairs, key=lambda pair: -pair["p99_ns"])[:PAIRS_SHOWN]

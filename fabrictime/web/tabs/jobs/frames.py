@@ -1,4 +1,4 @@
-"""Frames and rows of the tab Jobs: jobs, iterations over time, ranks by time split. Pure."""
+"""Frames and rows of the tab Jobs: jobs, iterations over time, ranks by parts of their time. Pure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ JOBS_SHOWN: Final = 200
 
 
 def kind_of(verdict: str, blames_network: bool) -> str:
-    """Return the kind that a verdict is coloured by: healthy, network, host or unknown."""
+    """Return the kind by which a verdict is coloured: healthy, network, host or unknown."""
     if verdict in (Verdict.HEALTHY, Verdict.UNKNOWN):
         return verdict.lower()
     return "network" if blames_network else "host"
@@ -93,7 +93,7 @@ def verdict_text(head: Mapping[str, Any]) -> str:
 
 
 def figure_text(quantity: str, number: float | None) -> str:
-    """Return a figure in the unit that its name ends with; a dash for None."""
+    """Return a figure as text, in the unit that the ending of `quantity` names; a dash for None."""
     if number is None:
         return "—"
     for ending, text in _TEXTS:
@@ -106,7 +106,7 @@ def figure_text(quantity: str, number: float | None) -> str:
 
 
 def job_rows(jobs: Mapping[str, Job], now_ns: int) -> list[dict[str, Any]]:
-    """Return a row for each job: running ones first, then those with a fault, then by name."""
+    """Return a table row for each job: running jobs first, then jobs with a fault, then by name."""
 
     def order(name: str) -> tuple[bool, int, Any]:
         job = jobs[name]
@@ -144,7 +144,7 @@ def _row(name: str, head: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ended_text(head: Mapping[str, Any], now_ns: int) -> str:
-    """Return how long ago a job ended."""
+    """Return as text how long ago a job ended."""
     return f"ended {seconds_text((now_ns - head['end_ns']) / 1e9)} ago"
 
 
@@ -154,7 +154,7 @@ def since_text(since_ns: int, now_ns: int) -> str:
 
 
 def against_text(value: float | None, expected: float | None, text: Any) -> str:
-    """Return a figure with the expected one beside it. `text` formats a figure."""
+    """Return a figure as text with the expected figure beside it. `text` formats a figure."""
     if value is None:
         return "—"
     return str(text(value)) if expected is None else f"{text(value)}, expected {text(expected)}"
@@ -171,8 +171,8 @@ def ranks_text(head: Mapping[str, Any]) -> str:
 
 
 def trend(intervals: Sequence[Interval], now_ns: int) -> list[float]:
-    """Return the iteration times of the last ten minutes, in ns and thinned out; without any, the bus
-    bandwidths in bit/s.
+    """Return the iteration times of the last ten minutes, ns, thinned out; without any, the bus bandwidths in
+    bit/s.
     """
     recent = [
         *itertools.takewhile(lambda interval: interval.end_ns > now_ns - TREND_NS, reversed(intervals))
@@ -295,7 +295,7 @@ def missing_markup(missing: Sequence[str]) -> str:
 
 
 def subject_chips(head: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return chips with links to the links, NICs and jobs that a verdict names."""
+    """Return chips that link to the links, NICs and jobs that a verdict names."""
     job = head["job"]
     chips = [(link, arrow(link), fabric_address(link=link, job=job)) for link in head["links"]]
     chips += [(nic, nic, jobs_address(job=job, nic=nic)) for nic in head["nics"]]
@@ -314,10 +314,10 @@ def sort_for(verdict: str) -> str:
 def ranks_frame(
     splits: Sequence[RankTime], named: Iterable[int], length_ns: int, sort: str, chosen_rank: int | None
 ) -> dict[str, Any]:
-    """Return the frame of the ranks, sorted, with each part of their time in thousandths of the interval.
+    """Return the frame of the sorted ranks, with each part of their time in thousandths of the interval.
 
-    `ranks`: [rank, host, NIC, 1 if the verdict names it, number of last arrivals]. `parts[p][k]`: part p of
-    the k-th rank.
+    `ranks` is [rank, host, NIC, 1 if the verdict names it, number of last arrivals]. `parts[p][k]` is part p
+    of the k-th rank.
     """
     by_rank = sorted(splits, key=lambda split: split["rank"])
     for part in PARTS:

@@ -74,7 +74,7 @@ class NicPanel:
         self.to.put([chip for chip in chips if chip[2]])
 
     def show_profile(self, profile: NicProfile | None, error: str, past: bool) -> None:
-        """Show the queue pairs and counters of the NIC. `past`: they belong to a past interval."""
+        """Show the queue pairs and counters of the NIC. With `past`, they belong to a past interval."""
         pairs = profile.pairs if profile is not None else []
         self.pairs.put(flow_frames.queue_pair_rows(pairs))
         if profile is None:

@@ -42,7 +42,7 @@ _FIGURES: Final = ("number", *(name for name in Interval._fields if name not in 
 
 
 def jobs(history: History, since_ns: int) -> list[dict[str, Any]]:
-    """Return the head of each job's newest diagnosis, the newest first."""
+    """Return the head of each job's newest diagnosis since `since_ns`, the newest first."""
     sql = (
         f"SELECT {_BEGAN_NS} AS begin_ns, {', '.join(_HEAD)} FROM {_table(history, tables.DIAGNOSES)} "
         f"WHERE {_SINCE} ORDER BY job, began DESC, number DESC LIMIT 1 BY job"
@@ -52,7 +52,9 @@ def jobs(history: History, since_ns: int) -> list[dict[str, Any]]:
 
 
 def intervals(history: History, job: str, since_ns: int, span_ns: int) -> list[Interval]:
-    """Return a job's intervals from `since_ns` on: the worst one of each step, `STEPS` steps in `span_ns`."""
+    """Return a job's intervals from `since_ns` on: the worst of each step, with `STEPS` steps in
+    `span_ns`.
+    """
     worst = "(blames_network, verdict != 'HEALTHY', loss_share, began, number)"
     names = ", ".join(_FIGURES)
     sql = (
@@ -69,7 +71,7 @@ def intervals(history: History, job: str, since_ns: int, span_ns: int) -> list[I
 
 
 def diagnosis(history: History, job: str, key: str) -> Diagnosis | None:
-    """Return an interval's diagnosis; None if there is none. `key` is the interval's `Interval.key`."""
+    """Return an interval's diagnosis; None if there is none. `key` is the field `Interval.key`."""
     began_ns, _, number = key.rpartition("-")
     if not (began_ns.lstrip("-").isdecimal() and number.isdecimal()):
         return None
@@ -95,7 +97,7 @@ def diagnosis(history: History, job: str, key: str) -> Diagnosis | None:
 
 
 def _items(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return the elements of a list whose fields are stored as array columns."""
+    """Return the elements of a list that is stored as one array column per field."""
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 

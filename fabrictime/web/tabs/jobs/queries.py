@@ -45,7 +45,7 @@ POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class NicProfile:
-    """Queue pairs of a NIC with the delay of their data, and how much the NIC's counters grew.
+    """Queue pairs of a NIC with the delay of their data, and the growth of the NIC's counters.
 
     A pair is a QueuePairDelay with `job` and `process`.
     """
@@ -57,7 +57,7 @@ class NicProfile:
 
 
 class JobQueries:
-    """Queries about jobs, for the poller's threads."""
+    """Runs queries about jobs in the poller's threads."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class JobQueries:
         self._decoded: OrderedDict[tuple[str, str], Diagnosis] = OrderedDict()
 
     def diagnosis(self, job: str, key: str | None) -> Diagnosis | None:
-        """Return the diagnosis of an interval (`key` None: of the newest one), from memory or the history;
-        None if there is none.
+        """Return the diagnosis of an interval (`key` None: the newest one) from memory or the history; None
+        if there is none.
 
         Raises HistoryError.
         """
@@ -157,7 +157,7 @@ class JobQueries:
         return tuple(jobs[:MAX_JOBS_ON_NIC])
 
     def nic_profile(self, nic: str, job: str | None, span_ns: tuple[int, int] | None) -> NicProfile:
-        """Return the queue pairs of a NIC that belong to a job (None: to any job on it), now or in the
+        """Return the queue pairs of a NIC that belong to a job (None: to any job on the NIC), now or in the
         interval `span_ns`.
 
         Raises HistoryError.

@@ -52,7 +52,7 @@ class RankPanel:
         self._choose(rank=int(rank))
 
     def resume(self) -> None:
-        """Draw again after the browser has reconnected."""
+        """Draw the charts again after the browser has reconnected."""
         self.bars.resume()
         self.map.resume()
 

@@ -41,7 +41,7 @@ class TrafficPanel:
         self._job = ""
 
     def build(self, view: str, metric: Metric) -> None:
-        """Create the elements of the flows."""
+        """Create the elements that show the flows."""
         with card("ft-job-flows"):
             with ui.element("div").classes("ft-head"):
                 text("Flows by delay", "ft-title")
@@ -79,7 +79,7 @@ class TrafficPanel:
             self.nics = Chips(lambda nic: self._choose(nic=nic)).props("data-testid=flow-nics")
 
     def build_links(self) -> None:
-        """Create the elements of the links."""
+        """Create the elements that show the links."""
         with card("ft-job-links"):
             with ui.element("div").classes("ft-head"):
                 text("Links that it crosses", "ft-title")
@@ -151,7 +151,7 @@ class TrafficPanel:
         self.nics.put([(nic, f"queue pairs of {nic}", "") for nic in (flow["nic"], flow["peer"])])
 
     def show_links(self, rows: list[dict[str, Any]], job: str) -> None:
-        """Show the links."""
+        """Show the table of the links that the job crosses."""
         self.links.put(rows)
         self.links_empty.set_visibility(not rows)
         self.links_note.set_text(
@@ -163,7 +163,7 @@ class TrafficPanel:
 
 
 def _delay_cell(name: str) -> Callable[[Row], Cell]:
-    """Return a function that makes the cell of a delay, marked if the delay is far above the median."""
+    """Return a function that makes the table cell of a delay, marked if the delay is far above the median."""
 
     def cell(row: Row) -> Cell:
         slow = row[f"{name}_slow"]

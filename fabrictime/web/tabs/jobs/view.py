@@ -55,7 +55,7 @@ NO_JOB: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JobsChoice(Choice):
-    """The reader's choices on the tab. Invalid values in the address become the defaults."""
+    """The user's choices on the tab, from its address. Invalid values become the defaults."""
 
     job: str | None = None
     interval: str | None = None
@@ -70,7 +70,7 @@ class JobsChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str]) -> JobsChoice:
-        """Return the choices that an address's query holds."""
+        """Return the user's choices from the query parameters of an address."""
         names: dict[str, Any] = {key: query.get(key) or None for key in ("job", "interval", "flow", "nic")}
         choice = JobsChoice(**names)
         options: dict[str, Any] = {"ranks": RANK_VIEWS, "sort": frames.SORTS, "flows": FLOW_VIEWS}
@@ -104,7 +104,7 @@ class JobsTab(LiveTab[JobsChoice]):
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
         with ui.element("div").classes("ft-page"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-jobs"):
@@ -189,7 +189,7 @@ class JobsTab(LiveTab[JobsChoice]):
         return replace(choice, nic=nic, flow=rows[0]["id"] if rows else None)
 
     def _step(self, by: int) -> None:
-        """Open the interval that is `by` intervals after the shown one."""
+        """Open the interval that is `by` intervals after the shown interval."""
         keys = [interval.key for interval in self._intervals()]
         if keys:
             at = keys.index(self.choice.interval) if self.choice.interval in keys else len(keys) - 1
@@ -208,7 +208,7 @@ class JobsTab(LiveTab[JobsChoice]):
     # --------------------------------------------------------------------------------------------- following
 
     def start_live(self) -> None:
-        """Subscribe to the live state; called again when the browser reconnects."""
+        """Subscribe to the live state. Called again when the browser reconnects."""
         super().start_live()
         if self.context.live is None:
             self.job_part.set_visibility(False)
@@ -401,7 +401,7 @@ def _job_cell(row: Row) -> Cell:
 
 
 def _against_cell(name: str) -> Callable[[Row], Cell]:
-    """Return a function that makes the cell of a figure, with the expected figure below it."""
+    """Return a function that makes the table cell of a figure, with the expected figure below it."""
 
     def cell(row: Row) -> Cell:
         value, _, expected = row[name].partition(", ")

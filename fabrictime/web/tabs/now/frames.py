@@ -115,7 +115,7 @@ def severity_cell(row: Row) -> Cell:
 
 
 def problem_cell(row: Row) -> Cell:
-    """Return an incident's title as a link, with its text and its effects."""
+    """Return the table cell with an incident's title as a link, its text and its effects."""
     title = ("ft-go ft-subject", row["title"], "", row["where_address"])
     return [
         title,
@@ -124,12 +124,12 @@ def problem_cell(row: Row) -> Cell:
 
 
 def since_cell(row: Row) -> Cell:
-    """Return the time at which an incident began, and its age."""
+    """Return the table cell with the time at which an incident began, and its age."""
     return [("", row["since"], ""), ("ft-detail", row["age"], "")]
 
 
 def jobs_cell(row: Row) -> Cell:
-    """Return the jobs of an incident as links."""
+    """Return the table cell with the jobs of an incident as links."""
     jobs = row["jobs"]
     more = len(jobs) - JOBS_NAMED
     lines: list[Any] = [("ft-go", job, "", jobs_address(job=job)) for job in jobs[:JOBS_NAMED]]
@@ -139,7 +139,7 @@ def jobs_cell(row: Row) -> Cell:
 
 
 def step_cell(row: Row) -> Cell:
-    """Return the next step, and the runbook: a link if its address is one of the web."""
+    """Return the table cell with the next step and the runbook, as a link if its address is a URL."""
     runbook = row["runbook"]
     is_web = runbook.startswith(("http://", "https://"))
     name = f"runbook {runbook.rpartition('/')[2].removesuffix('.md')}"
@@ -151,7 +151,7 @@ def step_cell(row: Row) -> Cell:
 
 
 def job_rows(heads: Sequence[Mapping[str, Any]], now_ns: int) -> list[Row]:
-    """Return a row for each slow job, those that are slow for longest first."""
+    """Return a row for each slow job; the job that has been slow for longest comes first."""
     return [
         {
             "id": head["job"],
@@ -174,7 +174,7 @@ def _iteration_text(head: Mapping[str, Any]) -> str:
 
 
 def job_cell(row: Row) -> Cell:
-    """Return a job as a link, with its verdict and text."""
+    """Return the table cell with a job as a link, its verdict and its text."""
     return [
         ("ft-go ft-subject", row["job"], "", jobs_address(job=row["job"])),
         (f"ft-verdict ft-kind-{row['kind']}", row["verdict"], ""),
@@ -222,7 +222,7 @@ def cleared_rows(alerts: Sequence[Alert], now_ns: int) -> list[Row]:
 
 
 def cleared_cell(row: Row) -> Cell:
-    """Return the title of a cleared alert as a link."""
+    """Return the table cell with the title of a cleared alert as a link."""
     return [("ft-go", f"{row['title']}: {row['where']}", "", row["address"])]
 
 

@@ -14,7 +14,7 @@ _STATES: Final = {"UNSYNCED": 2, "HOLDOVER": 1}
 
 @dataclass(frozen=True, slots=True)
 class HistoryFigures:
-    """The age of the newest windows, s, and the clock in the worst state or with the widest bound."""
+    """Age of the history's newest windows, s, and the clock in the worst state or with the widest bound."""
 
     age_s: float | None
     worst_clock: ClockRow | None
@@ -23,7 +23,7 @@ class HistoryFigures:
 
 
 def history_figures(history: HistoryReader) -> HistoryFigures:
-    """Return the figures that the tab Now takes from the history."""
+    """Return the age of the history and the worst clock, for the tab Now."""
     ends = history.ends()
     ages = [history.age_s(ends[name]) for name in (tables.DELAYS_1S, tables.CLOCKS)]
     clock_rows = clocks(history)

@@ -44,7 +44,7 @@ class NowTab(LiveTab[NowChoice]):
     # ------------------------------------------------------------------------------------------------ layout
 
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
         with ui.element("div").classes("ft-page"), ui.element("div").classes("ft-screen ft-now-screen"):
             self._build_header(())
             with ui.element("section").classes("ft-health-line").props("role=status") as self.line:
@@ -113,7 +113,7 @@ class NowTab(LiveTab[NowChoice]):
     # ----------------------------------------------------------------------------------------------- filling
 
     def start(self) -> None:
-        """Subscribe to the history."""
+        """Subscribe to the history's age and worst clock."""
         arguments = (self.context.history,)
         self.follow("history", history_figures, arguments, self._on_history, HISTORY_PERIOD_S)
 
@@ -144,7 +144,7 @@ class NowTab(LiveTab[NowChoice]):
         self.banner.classes(remove="ft-wait ft-bad", add=f"ft-{kind}")
 
     def _history_age(self) -> HistoryAge:
-        """Return the age of the history, in whole seconds so that tabs share one overview."""
+        """Return the history's age, rounded to whole seconds so that all tabs share one overview."""
         stale_after_s = self.context.settings.stale_after_s
         error, figures = self._figures.error, self._figures.value
         if error is not None and not isinstance(error, HistoryEmpty):

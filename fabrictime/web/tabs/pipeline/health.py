@@ -42,7 +42,7 @@ class Check:
 
 
 def evaluate(rows: PipelineRows) -> list[Check]:
-    """Return the checks in the order of the pipeline: probers, log, map, solve, history."""
+    """Return the results of all checks in the order of the pipeline: probers, log, map, solve, history."""
     return [
         _samples(rows),
         _loss(rows.probers_now),

@@ -1,4 +1,4 @@
-"""The pipeline's checks, and the list of rejects."""
+"""Panels of the tab Pipeline: the pipeline's checks, and the table of rejected messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PipelinePanel:
             self.empty = text(READING, "ft-empty")
 
     def show(self, rows: PipelineRows) -> None:
-        """Show the checks."""
+        """Show a line for each check of `rows`."""
         checks = health.evaluate(rows)
         self.empty.set_visibility(False)
         if not self._checks:
@@ -80,7 +80,7 @@ class RejectsPanel:
         self.card.set_visibility(False)
 
     def show(self, rejects: list[RejectRow]) -> None:
-        """Show the rejects."""
+        """Show these rejected messages in the table."""
         self.card.set_visibility(bool(rejects))
         self.note.set_text(f"{count_text(len(rejects))} in the last day, newest first")
         rows = [_table_row(reject) for reject in rejects]

@@ -18,7 +18,7 @@ MAX_REJECTS = 200
 
 @dataclass(frozen=True, slots=True)
 class ThroughputRow:
-    """Volume of data through the pipeline in a span."""
+    """Numbers of samples, messages and bytes through the pipeline in a span."""
 
     windows: int
     span_s: float
@@ -36,7 +36,7 @@ class ThroughputRow:
 
 @dataclass(frozen=True, slots=True)
 class ProberRow:
-    """Counts summed over all probers in a span."""
+    """Samples, losses, restarts and clock jumps, summed over all probers in a span."""
 
     nics: int
     samples: int
@@ -50,7 +50,7 @@ class ProberRow:
 
 @dataclass(frozen=True, slots=True)
 class LagRow:
-    """A source's newest window: how many messages were unread when it closed (-1: unknown)."""
+    """A source's newest window, with the number of unread messages at its close (-1: unknown)."""
 
     source: str
     lag_messages: int
@@ -82,7 +82,7 @@ class RejectRow:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRows:
-    """Inputs of the checks. Fields `*_now` cover the last 10 s, fields `*_recent` the last 10 min."""
+    """Inputs of the pipeline checks. Fields `*_now` cover the last 10 s, `*_recent` the last 10 min."""
 
     throughput_now: ThroughputRow
     throughput_recent: ThroughputRow
@@ -118,7 +118,7 @@ def pipeline(history: HistoryReader) -> PipelineRows | None:
 
 @kept_for(1.0)
 def rejects(history: HistoryReader) -> list[RejectRow]:
-    """Return the newest rejects of the last day."""
+    """Return the newest rejected messages of the last day."""
     return recent_rejects(history, history.now_ns() - DAY_NS, MAX_REJECTS)
 
 
@@ -146,7 +146,7 @@ def _newest_latency(history: HistoryReader, ends: Ends) -> LatencyRow:
 
 
 def throughput(history: History, span: Span) -> ThroughputRow:
-    """Return the volume of the map stage's input in the span, which is in log append time."""
+    """Return the volume of the map stage's input in `span`, a range of log append time."""
     sql = (
         f"SELECT uniqExact(window), (max({END}) - min({START})) / 1e9, sum(samples), sum(messages), "
         f"sum(bytes), sum(late), sum(rejected) {dialect(history).rows(tables.PIPELINE)}"

@@ -40,7 +40,7 @@ class PipelineTab(Tab[PipelineChoice]):
         self.rejects = RejectsPanel()
 
     def build(self) -> None:
-        """Create the elements inside the current client."""
+        """Create the tab's elements in the current NiceGUI client."""
         with ui.element("div").classes("ft-page"):
             self._build_header(KPIS)
             with ui.element("div").classes("ft-column"):
