@@ -116,9 +116,7 @@ class ActionState:
             self._take_cycles(record)
 
     def _report_key(self, report: ActionReport) -> str:
-        """Return the key of a report. It is unique although a restarted host reuses numbers of local
-        repairs.
-        """
+        """Return a report's key. It is unique although a restarted host reuses numbers of local repairs."""
         name = report["decision_id"]
         previous = self.reports.get(name, {}).get(ActionOutcome.LOCAL_REPAIR)
         if (

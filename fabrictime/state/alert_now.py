@@ -82,7 +82,7 @@ def _job_text(alert: Alert, head: Mapping[str, Any]) -> str:
 
 
 def _is_up(state: FabricState, alert: Alert) -> bool:
-    """Return whether all subjects of an alert whose state is known are UP."""
+    """Return whether all subjects of an alert are UP. Subjects without a known state do not count."""
     subjects = [state.subjects.get(name) for name in (alert["subject"], *alert["grouped"])]
     states = [subject.record["state"] for subject in subjects if subject is not None]
     return bool(states) and all(name == LinkState.UP for name in states)

@@ -153,9 +153,7 @@ class Intake:
         return hashlib.blake2b(value[end:], digest_size=ROUTES_DIGEST_BYTES).digest()
 
     def _is_block(self, value: bytes) -> bool:
-        """Return whether a LinkQueues record has short slots, too many of which come per second to be
-        shown.
-        """
+        """Return whether a LinkQueues record has short slots; these are too many per second to be shown."""
         return bool(codec.decode_head(value, QUEUES.record, "slots", self._registry)["slots"] > 1)
 
 

@@ -124,9 +124,7 @@ class FlowHistory:
         self._watched[host] = FOREVER_NS
 
     def _has_capacity(self) -> bool:
-        """Return whether one more host can be watched. If all places are taken, first remove ended
-        watches.
-        """
+        """Return whether one more host can be watched. If all places are taken, first drop ended watches."""
         if len(self._watched) >= MAX_WATCHED:
             self._watched = {host: end for host, end in self._watched.items() if end >= self._newest_ns}
         return len(self._watched) < MAX_WATCHED

@@ -94,7 +94,7 @@ class Problem:
 class Incident:
     """The problems with one common cause. The first problem is this cause.
 
-    An alert about what a job has recovered from comes last.
+    An alert about a trouble from which its job has recovered comes last.
     """
 
     problems: tuple[Problem, ...]

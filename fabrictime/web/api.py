@@ -107,7 +107,7 @@ class Contention(BaseModel):
 
 
 class HostPlace(BaseModel):
-    """A host's groups of hosts and their switches in one network, from the leaf level upwards."""
+    """The groups of hosts to which a host belongs in one network, with switches, from the leaf upwards."""
 
     network: str
     groups: list[str]

@@ -56,7 +56,7 @@ class LoginSettings(StrictModel):
 
     @model_validator(mode="after")
     def _named(self) -> LoginSettings:
-        """Require `hosts` with `proxies`: else a foreign page in a browser near the proxy could set the
+        """Require `hosts` with `proxies`: else a foreign page in a user's browser could set the proxy's
         header.
         """
         if self.proxies and not self.hosts:

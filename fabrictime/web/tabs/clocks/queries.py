@@ -112,9 +112,7 @@ class WanderPoint:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event of a clock in a window. `event_ns` is that field of ClockOffsets, `at_ns` the window's
-    start.
-    """
+    """A clock's event in a window. `event_ns` is that field of ClockOffsets, `at_ns` the window's start."""
 
     at_ns: int
     clock: str

@@ -188,9 +188,7 @@ def nic_chip(nic: str) -> tuple[str, str, str]:
 
 
 def _classes_text(record: LinkHealth) -> str:
-    """Return as text the traffic classes that lose packets while others do not; empty without a
-    difference.
-    """
+    """Return as text the traffic classes that lose packets while others do not; empty if none differ."""
     lossy = [str(traffic_class["dscp"]) for traffic_class in record["classes"] if traffic_class["is_lossy"]]
     others = [
         str(traffic_class["dscp"]) for traffic_class in record["classes"] if not traffic_class["is_lossy"]
@@ -217,7 +215,7 @@ def _open_pair(row: Row) -> None:
 
 
 def _figures(directions: Sequence[DirectionFigures]) -> str:
-    """Return the figures of both directions side by side as HTML, with escaped names."""
+    """Return the figures of a cable's two directions side by side as HTML, with escaped names."""
     rows = [
         ("", [arrow(direction.link) for direction in directions], "ft-direction"),
         (

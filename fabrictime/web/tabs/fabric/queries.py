@@ -171,7 +171,7 @@ def _sample(paths: Sequence[PathOnLink]) -> list[PathOnLink]:
 
 
 def _history_key(path: PathOnLink) -> tuple[str, str, int]:
-    """Return the key of a path in the history: (prober, peer, path). A path of answers has the key of the
-    probes that are answered, because the history stores it as their `reverse` direction.
+    """Return the key of a path in the history: (prober, peer, path). The path of an answer has the key of the
+    answered probe, because the history stores it as the probe's `reverse` direction.
     """
     return (path.peer, path.nic, path.path) if path.answer else (path.nic, path.peer, path.path)

@@ -1,4 +1,4 @@
-"""Lines for a job's script that load the profilers, with the paths of this machine."""
+"""Shell lines that load the profilers into a job, with the paths of this machine."""
 
 from __future__ import annotations
 
