@@ -31,7 +31,7 @@ class Collector:
     def __init__(
         self, run: str, expected: Iterable[str], started_ns: int, nics: Mapping[str, tuple[str, ...]]
     ) -> None:
-        """Collect the run `run`. `nics` holds the names of each host's NICs, for the report."""
+        """Collect the results of `run`. `nics` holds the names of each host's NICs, for the report."""
         self.run, self.expected = run, frozenset(expected)
         self._started_ns, self._nics = started_ns, dict(nics)
         self._results: dict[str, dict[str, AuditResult]] = {}

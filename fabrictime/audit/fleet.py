@@ -31,7 +31,7 @@ _PATTERN: Final = frozenset("*?[")
 
 
 class Request(NamedTuple):
-    """Request of a run. `hosts` are names or patterns, `only` categories and ids; an empty one means all."""
+    """Request of a run. `hosts` are names or patterns, `only` categories and ids; each means all if empty."""
 
     hosts: Sequence[str] = ()
     only: Sequence[str] = ()

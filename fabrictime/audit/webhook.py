@@ -46,7 +46,7 @@ class Template(NamedTuple):
 def answer(review: Any, evaluate: Evaluate, fault: str = "") -> dict[str, Any]:
     """Return the AdmissionReview that answers a request. Raises BadReview.
 
-    With a `fault`, the reason why the fitness of nodes is unknown, everything is admitted.
+    If the fitness of nodes is unknown, `fault` is the reason, and everything is admitted.
     """
     request = _mapping(_mapping(review).get("request"))
     uid = request.get("uid")

@@ -142,8 +142,7 @@ def _order(network: Network) -> tuple[int, Any]:
 
 
 def _is_part(network: Network, larger: Network) -> bool:
-    """Return whether `larger` groups the hosts of `network` in the same manner, and most of its hosts are
-    there.
+    """Return whether `network` has most hosts of `larger`, and both group these hosts in the same manner.
 
     So a rail that lacks a host because of a dead NIC belongs to the other rails.
     """

@@ -346,7 +346,7 @@ def _take(directory: Path) -> Any:
 
 
 def _write_config(directory: Path, settings: HistorySettings) -> Path:
-    """Write config.xml and users.xml, and return the path of the first. Without, chdb reads any
+    """Write config.xml and users.xml. Return the path of config.xml, else chdb would read any
     ./config.xml.
     """
     folder = directory / "config"

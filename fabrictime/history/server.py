@@ -26,7 +26,7 @@ DRAIN_S: Final = 10.0
 
 
 def main(settings: HistorySettings) -> int:
-    """Serve until SIGTERM or SIGINT. Return the exit code: 1, with one line on stderr, if it cannot start."""
+    """Serve until SIGTERM or SIGINT. Return 0, or 1 with one line on stderr if the service cannot start."""
     try:
         write_token = ensure_token(settings.write_token_path)
         read_token = ensure_token(settings.read_token_path)

@@ -72,7 +72,7 @@ def _kind(node: dict[Any, Any], lab: dict[Any, Any]) -> Kind | None:
 
 
 def _role_of_group(name: str, runs_linux: bool) -> Kind | None:
-    """Return the role that a group name states, unless it is host and the node does not run Linux."""
+    """Return the role that a group name states; None for the role host if the node does not run Linux."""
     role = kind_of_role(name)
     return role if role != "host" or runs_linux else None
 

@@ -1,5 +1,5 @@
-"""`python -m fabrictime.log '{"directory": …}'`: runs the log alone for benches and tests; LogSettings as
-JSON.
+"""`python -m fabrictime.log '{"directory": …}'` runs the log alone, with LogSettings as JSON, for benches and
+tests.
 """
 
 from __future__ import annotations

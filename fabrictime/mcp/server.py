@@ -102,6 +102,6 @@ class Fleet:
 
 
 def main(url: str, token: str | None = None) -> int:
-    """Serve on standard input and output until it closes."""
+    """Serve on standard input and output until the input closes. Return the exit code."""
     Fleet(url, token).server().run()
     return 0

@@ -209,7 +209,7 @@ class Fleet:
         self._events: dict[tuple[str, str], _Event] = {}
 
     def add_nic(self, nic: str, record: Nic | None, append_ns: int) -> None:
-        """Add the announcement of a NIC, appended to the log at `append_ns`. None as record removes the
+        """Add the announcement of a NIC, appended to the log at `append_ns`; `record` None removes the
         NIC.
         """
         if record is None:

@@ -84,7 +84,7 @@ class Overview:
     """Whether decisions are carried out."""
 
     def done(self, incident: Incident) -> str:
-        """Return as text the actions because of an incident, `nothing`, or a dash if moves cannot help."""
+        """Return as text the actions that an incident caused; `nothing` or a dash without actions."""
         text = done_text(self.actions, incident.places, incident.since_ns)
         if incident.cause.kind not in MOVABLE_KINDS:
             return text or "—"

@@ -246,7 +246,7 @@ def _of_alert(state: FabricState, alert: Alert, now_ns: int) -> Problem:
 
 
 def _places_of(alert: Alert) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the links and the NICs of an alert; for a job's alert, only the first link, or else NIC."""
+    """Return the links and NICs of an alert; for a job's alert, only its first link, else its first NIC."""
     links, nics = tuple(alert["links"]), tuple(alert["nics"])
     if alert["kind"] in JOB_KINDS:
         return links[:1], () if links else nics[:1]

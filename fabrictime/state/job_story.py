@@ -191,7 +191,7 @@ def _median(heads: Sequence[Head], name: str) -> float | None:
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """Return the figures of a run for `compare`."""
+    """Return the median speed, the decisive verdict and the unhealthy time of a run, for `compare`."""
     decisive = telling(run.heads)
     bad_ns = sum(span.end_ns - span.begin_ns for span in spans_of(run.heads) if span.verdict != HEALTHY)
     return {

@@ -1,4 +1,4 @@
-"""Reads the simulated time of a log's fleet from the whole inventory. With one real NIC, time is real."""
+"""Reads the simulated time of a log's fleet from the whole inventory. One real NIC makes the time real."""
 
 from __future__ import annotations
 

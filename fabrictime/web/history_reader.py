@@ -163,7 +163,7 @@ def kept_for(
 
 def table_starts(history: History, until_ns: int = MAX_NS) -> list[tuple[str, int, int | None]]:
     """Return (table, number of rows, start of the newest window in ns) for each table. The query reads only
-    part metadata, so its cost does not depend on the table's size. With `until_ns`, it reads the last minute
+    part metadata, so its cost does not depend on the size. With `until_ns`, it reads the rows of the minute
     before.
     """
     select = "SELECT '{0}', count(), toUnixTimestamp64Nano(max(window_start)) FROM {1}.{0}"

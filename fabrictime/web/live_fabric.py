@@ -88,7 +88,7 @@ class LiveFabric:
 
     @property
     def plan_number(self) -> int:
-        """The number of the drawn plan; live state and past moments count their plans together."""
+        """The number of the drawn plan. Plans of the live state and of past moments share one sequence."""
         return self.drawn.plan.number
 
     def now_ns(self) -> int:

@@ -92,7 +92,7 @@ class PastFabric:
 
 
 def evidence_at(at_ns: int, newest_ns: int | None) -> Verdict:
-    """Return whether the log had fresh records at a moment. `newest_ns`: time of the newest record before."""
+    """Return whether the log had fresh records at a moment. `newest_ns` is the time of its newest record."""
     if newest_ns is None:
         back = seconds_text(BACK_S[INVENTORY])
         return Verdict((f"the log has no record of the {back} before this moment (nothing ran?)",))

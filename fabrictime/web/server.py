@@ -122,8 +122,8 @@ async def _serve(
     )
 
     class Server(uvicorn.Server):
-        """A uvicorn server without signal handlers: uvicorn's would raise a signal again at the end and so
-        change the exit code.
+        """A uvicorn server without signal handlers: those of uvicorn raise the signal again at the end, which
+        changes the exit code.
         """
 
         @contextlib.contextmanager

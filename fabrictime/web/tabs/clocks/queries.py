@@ -216,8 +216,8 @@ def clock_series(history: HistoryReader, ends: Ends, span_s: int) -> ClockSeries
 
 @until_changed(tables.CLOCKS)
 def drawn_clocks(history: HistoryReader, ends: Ends, names: tuple[str, ...], span_s: int) -> ClockSeries:
-    """Return the points of the named clocks over the span. Without names, all clocks are drawn if they are
-    few, else the clocks with the widest bounds.
+    """Return the points of the named clocks over the span. Without names, return those of all clocks if they
+    are few, else of the clocks with the widest bounds.
     """
     span = Span.before(ends[tables.CLOCKS].end_ns, span_s)
     drawn = names or sorted({row.clock for row in clocks(history)})
@@ -339,7 +339,7 @@ def newest_suspects(history: History, span: Span, limit: int) -> list[SuspectRow
 
 
 def mesh_size(history: History, newest_ns: int) -> MeshSize:
-    """Return the size of the mesh in the newest windows. `newest_ns` is the newest one's log append time."""
+    """Return the size of the mesh in the newest windows. `newest_ns` is their newest log append time."""
     sql = f"SELECT uniqExactArray([prober, peer]), uniqExact(prober, peer) FROM {_newest_fits(history)}"
     return records(MeshSize, history, sql, since_ns=newest_ns - MESH_AGE_NS)[0]
 

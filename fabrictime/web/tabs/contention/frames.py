@@ -34,8 +34,8 @@ EVIDENCE: Final = {
 
 
 def span_of(window: ContentionWindow, now_ns: int) -> tuple[int, int]:
-    """Return the start and the end of a window, ns. An active window ends now, another one at its closing or
-    last update.
+    """Return the start and the end of a window, ns. The end is now for an active window, else its closing
+    time or last update.
     """
     end = now_ns if is_active(window, now_ns) else window["closed_ns"] or window["updated_ns"]
     return window["opened_ns"], max(end, window["opened_ns"])

@@ -202,7 +202,7 @@ def action_rows(groups: Sequence[ActionGroup], now_ns: int) -> list[Row]:
 
 
 def action_cell(row: Row) -> Cell:
-    """Return the table cell with a fault and the actions because of it."""
+    """Return the table cell with a fault and the actions that it caused."""
     return [("ft-subject", row["cause"], ""), ("ft-detail", row["counts"], "")]
 
 
