@@ -42,7 +42,7 @@ class NodeEffector(Protocol):
 
 
 def check_drain(node: NodeState, reason: str) -> bool:
-    """Return True to drain a node, False if the same drain is already in force. Raises NodeError."""
+    """Return True to drain a node, False if this drain is in force. Raises NodeError for other drains."""
     if node.is_out and not is_same_drain(node.reason, reason):
         raise NodeError(f"node {node.name}: already out, {node.reason or node.state}")
     return not node.is_out

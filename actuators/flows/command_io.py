@@ -367,7 +367,7 @@ class CommandIO:
             self.assigned = True
 
     def _check_schemas(self) -> None:
-        """Queue an item `schemas` if all schemas for which the acting thread waits could have arrived."""
+        """Queue an item `schemas` once no schema for which the acting thread waits is still to come."""
         asked_s = self._asked_s
         if self._schemas_end is None:
             self._schemas_end = OffsetReader(self._cluster, [SCHEMAS], self._group)

@@ -1,9 +1,9 @@
 """Messages that wait for the schema of a later version: decisions, fallbacks and config.
 
 The schema is in the log before the first message that needs it, but a consumer may get it later. Until then
-neither the message nor its expiry time can be read. It is processed as usual once the schema has arrived: the
-applier refuses a decision that has expired meanwhile, or that a newer decision of its flow excludes. A
-message is refused once all rows of the schema topic have arrived without its schema.
+neither the message nor its expiry time can be read. It is processed as usual once the schema has arrived. The
+applier then refuses a decision that has expired, or that a newer decision of its flow excludes. A message is
+refused once all rows of the schema topic have arrived without its schema.
 
 Only the newest fallbacks of a key wait. The newest `MAX_CONFIGS` config messages of a key wait beyond all
 other limits, because config can stop all actions. Each config message is checked once it can be read. If it

@@ -36,13 +36,13 @@ class ActionSummary:
         """Maps subject to time, action and decision id."""
 
     def take_decision(self, decision: Decision) -> None:
-        """Note the subject of a record of `fabric.decisions`."""
+        """Keep the subject of a `fabric.decisions` record, for later reports about the decision."""
         self._subjects[decision["decision_id"]] = decision["reason"]["subject"]
         if len(self._subjects) > MAX_DECISIONS:
             self._subjects.popitem(last=False)
 
     def take_report(self, report: ActionReport) -> None:
-        """Count the outcome of a record of `fabric.actions`."""
+        """Count the action of a `fabric.actions` record under its subject, if the action took effect."""
         if report["outcome"] not in _EFFECTIVE:
             return
         is_node = report["action"] in (FlowAction.DRAIN, FlowAction.RESUME)

@@ -2,10 +2,9 @@
 
 Both plans are pure: times are arguments, and nothing is sent here.
 
-`GroupPlan` serves receivers that people read: it groups alerts by kind and shard, waits for more alerts of
-the same cause, repeats alerts that nobody acknowledged, and respects silences. `SyncPlan` serves
-Alertmanager, which does all this itself: it transmits each record at once, and all active alerts at even
-intervals.
+`GroupPlan` serves receivers that people read. It groups alerts by kind and shard, waits for more alerts of
+the same cause, repeats unacknowledged alerts, and respects silences. `SyncPlan` serves Alertmanager, which
+does all this itself: it transmits each record at once, and all active alerts at even intervals.
 
 The state follows from the log, the committed positions and the time up to which silences and reminders were
 handled. A successor computes it again, so no file is needed.

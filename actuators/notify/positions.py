@@ -24,7 +24,7 @@ MAX_METADATA: Final = 3_500
 
 @dataclass(slots=True)
 class Mark:
-    """A committed position: the offset, and the settled offsets from there on.
+    """A committed position: the offset, and the offsets after it whose messages are already handled.
 
     `handled_ns`: time up to which silences and reminders are handled.
     """

@@ -133,7 +133,7 @@ class WaitingCells:
         return Cells(*self._store.waiting(begin, end))
 
     def take(self, begin: int, end: int) -> tuple[Cells, int]:
-        """Remove all cells before slot `end`; return those from slot `begin` on, and how many were older."""
+        """Remove the cells before slot `end`. Return those from slot `begin` on, and the number before it."""
         columns, late = self._store.take(begin, end)
         return Cells(*columns), late
 

@@ -199,7 +199,10 @@ class ShardQueues:
         self._idle_probes.add(record["complete_ns"] // NS_PER_S, len(self._routes.links), route, *columns)
 
     def _block_ns(self, fold: int) -> int:
-        """Return the length of a block of combined slots, ns: a multiple of that of an ordinary block."""
+        """Return the length of a block if `fold` slots are combined into one, ns.
+
+        The length is a multiple of the block length without combined slots.
+        """
         slot = self._slot_ns * SUB_SLOTS
         length_ns = BLOCK_NS if len(self._routes.names) <= MANY_LINKS else LONG_BLOCK_NS
         slots = max(BLOCK_SLOTS, length_ns // slot)

@@ -1,6 +1,6 @@
 """Counts the NICs whose traces name each cable, and doubts a cable that one NIC names against all others.
 
-A port has one cable. If two or more NICs name one cable at a port and a single NIC names another cable there,
+A port has one cable. Suppose that two or more NICs name one cable at a port, and a single NIC another. Then
 the single NIC is wrong, or it is the first to see a new cable: the next NIC decides. A switch that answers
 from one address has one name for many ports. Two cables at a port, each named by two NICs, reveal such a
 switch, and no cable of its port is doubted. This module is pure.

@@ -133,7 +133,7 @@ class RouteTable(GlobalTable):
         return copy
 
     def _vote(self, pair: Pair, routes: Routes | None, append_ns: int) -> set[Pair]:
-        """Count the cables of a pair's new record instead of its last; return pairs with changed doubts."""
+        """Count the cables of a pair's new record instead of its last; return pairs affected by doubts."""
         before = _cables(self._record_of(pair)) if pair in self._voted_ns else set()
         self._voted_ns.pop(pair, None)
         if routes is not None:

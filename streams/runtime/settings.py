@@ -18,7 +18,7 @@ Stage = Literal["map", "solve", "links", "policy", "sink"]
 
 
 class SolveSettings(StrictModel):
-    """Limits and intervals of the clock solver."""
+    """Settings of the clock solver: error model, slewing, holdover and time limits."""
 
     wander_ppb_per_sqrt_s: float = Field(
         default=10.0,

@@ -70,7 +70,7 @@ class _Running:
         return due_ns + self.delay_ns if due_ns else self.advanced_ns + POLL_NS
 
     def take(self, messages: Sequence[Message], now_ns: int, tables: FabricTables) -> None:
-        """Pass messages to the operator in the order of the inputs; keep messages that are not needed yet."""
+        """Pass messages to the operator in the order of the inputs; keep those of inputs not needed now."""
         needed: list[Message] = []
         for message in messages:
             kept_messages = self._kept.get(message.topic)

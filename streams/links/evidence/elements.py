@@ -1,7 +1,7 @@
 """Table of the links and NICs of one shard: one array column per property.
 
-An element is a directed link or a NIC. Its index never changes. Columns hold one entry per element, such as
-the time of the newest answer over it, whether it is known to be dead, and when its agent was short of CPU.
+An element is a directed link or a NIC. Its index never changes. Columns hold one entry per element: for
+instance the time of its newest answer, whether it is dead, and when its agent was short of CPU.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class ElementTable:
         return self.ends[link]
 
     def links_of(self, nic: int) -> list[int]:
-        """Return the known links between a NIC and its switch, or switches of a bond."""
+        """Return the known links between a NIC and its switch, or the switches of its bond."""
         return [link for link in self.own_links.get(nic, ()) if link not in self.recabled]
 
     def attach(self, link: int, nic: int) -> None:

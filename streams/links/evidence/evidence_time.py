@@ -1,8 +1,8 @@
 """The time of a shard's evidence: log time minus the time during which all its hosts stood still.
 
 A simulated fleet may run slower than the log's clock, and the log may stall while all agents wait. Neither
-means that NICs are silent. So evidence time falls as far behind log time as the evidence of most NICs does,
-and detectors measure silence, pauses and loss rates in the hosts' own time.
+means that NICs are silent. So evidence time falls as far behind log time as the evidence of most NICs does.
+Detectors measure silence, pauses and loss rates in the hosts' own time.
 """
 
 from __future__ import annotations

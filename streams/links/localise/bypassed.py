@@ -1,4 +1,4 @@
-"""Localise bypassed links: links inside the fabric that routing withdrew.
+"""Localises bypassed links: links inside the fabric that routing withdrew.
 
 If switches see a carrier go down, they reroute at once, and no lost probe shows the fault. Instead, paths
 leave the link until none crosses it.

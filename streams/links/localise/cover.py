@@ -1,8 +1,8 @@
 """Set cover for dead links: the fewest links that explain the losses of the dead paths.
 
 `Suspicion` holds paths with loss streaks and, per element, the losses that count against it. A loss counts
-against a link only if no answer crossed the link after the probe was sent, and both NICs of the path lived
-after it: a NIC that is dead or short of CPU answers on no path.
+against a link only if no answer crossed the link after the probe was sent. Both NICs of the path must also
+have lived after it: a NIC that is dead or short of CPU answers on no path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Localise dead links: the fewest links that explain the losses of the dead paths."""
+"""Localises dead links: the fewest links that explain the losses of the dead paths."""
 
 from __future__ import annotations
 

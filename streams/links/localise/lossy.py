@@ -1,4 +1,4 @@
-"""Localise grey links: elements with a loss rate that neither a burst nor a busy host explains.
+"""Localises grey links: elements with a loss rate that neither a burst nor a busy host explains.
 
 A switch may lose the packets of one traffic class only, because the queue of the class is full, broken or
 configured differently. So losses are also localised class by class. A class is named if the other classes

@@ -1,4 +1,4 @@
-"""Localise NICs that answer no peer, and the cause: port, NIC, host or leaf switch.
+"""Localises NICs that answer no peer, and the cause: port, NIC, host or leaf switch.
 
 A silent agent whose host answers is not a fault here: prober_health.py reports it.
 

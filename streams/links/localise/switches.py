@@ -1,4 +1,4 @@
-"""Localise dead switches inside the fabric: no answer crosses any of their links.
+"""Localises dead switches inside the fabric: no answer crosses any of their links.
 
 Without this localiser, a dead switch would show as several dead links. No path could distinguish the last of
 these links from a living link.
@@ -92,7 +92,7 @@ def links_by_cable(evidence: Evidence, links: Iterable[int]) -> dict[str, list[i
 
 
 def _links_within(evidence: Evidence, node: str) -> NDArray[np.intp]:
-    """Return a switch's links that worked until it fell silent; none if all are known to be DOWN."""
+    """Return the links of a switch that worked until the switch fell silent; none if all are known DOWN."""
     links = np.array(sorted(evidence.links_at[node]), np.intp)
     links = links[evidence.has_answered[links]]
     if evidence.down[links].all():

@@ -154,7 +154,7 @@ def _lives(evidence: Evidence, link: str, now_ns: int) -> bool:
 
 
 def nodes_of(nic: str, peer: str, links: Links, complete: bool) -> Iterator[str]:
-    """Yield the switches of a complete route; else each NIC's leaf switch, or the NIC if it has none."""
+    """Yield the switches of a complete route; else each NIC's leaf switch, or the NIC if it is unknown."""
     if complete and len(links) > 2:
         for link in links[1:-1]:
             yield from (end_parts(end).node for end in link_ends(link))

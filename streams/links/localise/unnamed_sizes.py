@@ -1,7 +1,7 @@
 """Finds limits of packet size that no known link explains, and lists where the cause may be.
 
-A path with a limit crosses a link that drops large packets. If the path's route is not known from end to end,
-or larger packets pass all of its links, the limiting link has no name of its own. The topology file gives the
+A path with a limit crosses a link that drops large packets. The limiting link has no name of its own if the
+route is not known from end to end, or if larger packets pass all of its links. The topology file gives the
 possible links; links that have passed a larger packet since are left out. If no link remains, the switches or
 NICs beside the gap are candidates. The fewest candidates that explain all such paths are listed.
 """

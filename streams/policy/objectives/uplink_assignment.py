@@ -56,8 +56,7 @@ class UplinkAssignment:
     def assign(self, requests: Mapping[str, UplinkRequest], draw: Callable[[str, str], int]) -> None:
         """Assign an uplink to each NIC; NICs share uplinks only if there are too few. `draw` breaks ties.
 
-        A NIC keeps its uplink while the number of its flows that can use it is near the maximum over all
-        uplinks.
+        A NIC keeps its uplink while nearly the most of its flows can use it, compared with all uplinks.
         """
         matching = _Matching(requests, self._rate_of, draw)
         for nic, request in sorted(requests.items()):

@@ -96,7 +96,7 @@ class Rates:
         """Earliest time of the next lease of each flow whose limit was suppressed, ns."""
 
     def take_contention(self, record: ContentionWindow) -> None:
-        """Begin or end the pacing of incasts as a `ContentionWindow` of the shard requires."""
+        """Pass a `ContentionWindow` of the shard to pacing."""
         self.pacing.take_contention(record)
 
     def take_queues(self, record: LinkQueues) -> None:

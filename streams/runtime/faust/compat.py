@@ -4,8 +4,8 @@ Faust decides which partitions this worker owns and commits their positions. Mes
 which cost 0.1 ms and more a message: a `Receiver` gets whole batches of a partition.
 
 Both libraries are pinned, because an update can break this module without a warning. Each workaround names
-its upstream issue; "no issue" means that upstream offers no setting and has no report. `watchdog.py` handles
-the consumers that stop (#175, #532, #640) without private attributes.
+its upstream issue; "no upstream issue" means that upstream offers no setting and has no report. `watchdog.py`
+handles the consumers that stop (#175, #532, #640) without private attributes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LAST_TASKS_S: Final = 1.0
 
 
 class PromptWorker(faust.Worker):
-    """A Faust worker that ends once its tasks have ended. No issue: mode (Faust's library) waits a second."""
+    """A Faust worker that ends once its tasks have ended; Faust waits another second. No upstream issue."""
 
     async def _sentinel_task(self) -> None:
         if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -47,7 +47,7 @@ class PromptWorker(faust.Worker):
 
 
 def tune_fetcher(app: Any, read_ahead_s: float, wait_ms: int, min_bytes: int = 1) -> None:
-    """Set how a Faust app fetches, once its consumer has started. No issue.
+    """Set how a Faust app fetches, once its consumer has started. No upstream issue.
 
     aiokafka has one pending fetch request per broker, for the partitions without buffered messages. After
     `read_ahead_s` it also fetches while messages of other partitions are still buffered. A shorter delay
@@ -62,7 +62,7 @@ def tune_fetcher(app: Any, read_ahead_s: float, wait_ms: int, min_bytes: int = 1
 
 
 def set_read_ahead(consumer: AIOKafkaConsumer, read_ahead_s: float) -> None:
-    """Set the read-ahead delay of an aiokafka consumer. No issue: the library always uses 100 ms."""
+    """Set an aiokafka consumer's read-ahead delay, which is fixed at 100 ms. No upstream issue."""
     consumer._fetcher._prefetch_backoff = read_ahead_s
 
 
@@ -78,7 +78,7 @@ def highwater(app: faust.App, tp: TP) -> int | None:
 async def committed_offset(app: Any, tp: TP) -> int | None:
     """Return the group's committed offset of a partition; None if the group has never committed one.
 
-    Faust knows the offset only after its own seek, which comes later. No issue. An offset beyond the
+    Faust knows the offset only after its own seek, which comes later. No upstream issue. An offset beyond the
     partition's end counts as none: the log was replaced.
     """
     thread = app.consumer._thread
@@ -102,7 +102,7 @@ async def _beyond_end(thread: Any, committed: Mapping[TP, int | None]) -> set[TP
 def position(app: Any, tp: TP) -> int | None:
     """Return one past the last offset that aiokafka delivered to Faust; None before the first message.
 
-    The public `position` waits until there is a position. No issue.
+    The public `position` waits until there is a position. No upstream issue.
     """
     assignment = app.consumer._thread._consumer._subscription.subscription.assignment
     partition = TopicPartition(tp.topic, tp.partition)
@@ -138,11 +138,11 @@ def read_batches(app: Any, topic: str, receiver: Receiver | None) -> None:
 
 
 def run_consumer_in_loop(app: faust.App, cluster: KafkaSettings) -> None:
-    """Make the app's consumer run in the app's own event loop, before the app starts. No issue.
+    """Make the app's consumer run in the app's own event loop, before the app starts.
 
-    Faust runs the consumer in a thread of its own. Each fetch then costs three thread wake-ups, of
-    milliseconds each on a busy machine. In the loop, group heartbeats are late if anything blocks the loop:
-    computations that take a considerable part of the session timeout belong in a thread.
+    Faust runs the consumer in a thread of its own (no upstream issue). Each fetch then costs three thread
+    wake-ups, of milliseconds each on a busy machine. In the loop, group heartbeats are late if anything
+    blocks the loop: computations that take a considerable part of the session timeout belong in a thread.
     """
     transport = app.transport = _Transport(app.conf.broker_consumer, app)
     transport.cluster = cluster

@@ -88,7 +88,7 @@ class GrouplessStage(Ownership):
 
 
 class _Owner:
-    """One generation of a stage: its operator and the readers of its inputs."""
+    """The operator of a stage and its input readers, from an assignment of partitions to its revocation."""
 
     def __init__(
         self,

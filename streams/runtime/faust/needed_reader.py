@@ -1,4 +1,4 @@
-"""Reads, without a consumer group, the inputs that a stage needs only at times."""
+"""Reads the inputs that a stage needs only at certain times, without a consumer group."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Finds topics that were deleted, or deleted and recreated, without the worker's consumer noticing it.
 
 A consumer group assigns a recreated topic's partitions when the members' metadata shows the topic again. An
-owner without partitions is never behind, and a new topic that ends below an old position delivers nothing:
-in both cases the worker would wait for ever.
+owner without partitions is never behind. A new topic that ends below an old position delivers nothing. In
+both cases the worker would wait for ever.
 """
 
 from __future__ import annotations
