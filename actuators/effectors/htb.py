@@ -217,7 +217,7 @@ def _whole_bytes(bps: int) -> int:
 
 
 def _minors(tenants: Iterable[str]) -> dict[str, int]:
-    """Return a class number for each tenant, which other tenants change only after a hash collision."""
+    """Return a class number for each tenant; it depends on other tenants only after a hash collision."""
     minors: dict[str, int] = {}
     in_use: set[int] = set()
     for tenant in sorted(tenants):

@@ -1,8 +1,8 @@
 """Offsets of messages whose notifications a receiver has not accepted yet.
 
 Notifications are accepted in another order than their messages were appended. So a commit holds the offset of
-the first message that is not settled, and in its metadata the settled offsets above. A successor then repeats
-no more than the notification that was being sent.
+the first message that is not settled (handled), and in its metadata the offsets of settled messages after it.
+A successor then repeats no more than the notification that was being sent.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class LinksStage(Stage):
     tables = (INVENTORY, PATHS, CONFIG, CLOCK_OFFSETS)
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return the topics and times that a new owner reads first: the last record of each subject."""
+        """Return the reads with which a new owner starts: of the last record of each subject."""
         return (Restore(LINK_HEALTH, BEGINNING, last_per_key=True),)
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> LinksOperator:

@@ -41,7 +41,7 @@ class PolicyStage(Stage):
         self._shard = shard
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return the topics and times that a new owner reads first: the recent decisions."""
+        """Return the reads with which a new owner starts: of the recent decisions."""
         return (Restore(DECISIONS, lambda log_ns: since(log_ns - DECISION_LOOKBACK_NS)),)
 
     def epoch(self, log_ns: int, past: Past, registry: codec.Registry | None = None) -> int:

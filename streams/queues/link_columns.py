@@ -102,7 +102,7 @@ class LinkColumns:
         return packet_ns
 
     def _hops(self) -> tuple[Int64s, NDArray[np.int32]]:
-        """Return the columns of all routes in one array; before it, the start of each route in the array."""
+        """Return the start of each route in an array of all routes' columns, and this array."""
         count = self.count
         route = np.repeat(np.arange(len(self.lengths)), self.lengths)
         pairs = route * count + self.column[self.flat]

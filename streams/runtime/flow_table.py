@@ -309,7 +309,7 @@ class LiveFlows:
             self._flows_on.setdefault(link, {})[flow.flow_id] = flow
 
     def _likely(self, nic: str, peer: str) -> dict[str, float]:
-        """Return, by link, the probability that a flow between two NICs crosses it, from probed routes."""
+        """Return, by link, the probability that a flow between two NICs crosses it, given probed routes."""
         routes = {route.links for route in self._paths.paths(nic, peer).values() if route.complete}
         shares: dict[str, float] = {}
         for links in sorted(routes):

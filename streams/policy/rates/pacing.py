@@ -285,7 +285,7 @@ class Pacing:
         return last_raise_ns
 
     def _follow_delay(self, receiver: Receiver, wanting: list[Sender], now_ns: int) -> None:
-        """Adjust the share of the link that senders get by the link's newest queue delay."""
+        """Adjust the share of the link for senders according to the link's newest queue delay."""
         rules, delay = self.rules, self._delays.get(receiver.link)
         if delay is None or delay.end_ns <= receiver.evaluated_ns:
             return

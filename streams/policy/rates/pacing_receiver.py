@@ -170,7 +170,7 @@ class Receiver:
         return [sender for sender in members if sender.used_ns >= oldest_ns]
 
     def _is_binding(self, senders: Senders) -> bool:
-        """Return True if the paces limit a sender and other flows use a share of the link too."""
+        """Return True if the paces limit a sender, and the receiver's other flows are not negligible."""
         if len(senders.wanting) != 1:
             return bool(senders.wanting)
         rest = [sender for sender in (*senders.members, *senders.others) if sender not in senders.wanting]
