@@ -1,1 +1,1 @@
-"""The command line: a folder for each subject. `command.py` parses arguments, other modules do the work."""
+"""The command line, a folder per subject: `command.py` parses arguments, other modules run the command."""

@@ -1,4 +1,4 @@
-"""The command `bench`."""
+"""The command `fabrictime bench`, which runs benchmarks."""
 
 from __future__ import annotations
 

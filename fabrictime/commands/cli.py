@@ -1,6 +1,6 @@
 """The command line: parses arguments and calls the module of the command.
 
-Each command imports its module only when it runs, so that `fabrictime --help` answers at once. A usage error
+Each command imports its module only when the command runs, so that `fabrictime --help` is fast. A usage error
 prints one line and exits with code 2.
 """
 
@@ -56,7 +56,7 @@ app = typer.Typer(
 
 
 class _Lazy(TyperGroup):
-    """A group of commands whose module is imported only when one of them is called."""
+    """A group of commands whose module is imported only when a command of the group is called."""
 
     module = ""
 
@@ -71,7 +71,7 @@ class _Lazy(TyperGroup):
         return self._commands().list_commands(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command with this name, or None."""
+        """Return the command with this name; None if there is none."""
         return self._commands().get_command(ctx, cmd_name)
 
 
@@ -193,7 +193,7 @@ def service(
 
 @app.command(rich_help_panel=RUN)
 def notify(config: ConfigFile = None, directory: DataDir = None, log: Log = None) -> None:
-    """Send alerts to the receivers of the settings, in this process. `up` does it where there are any."""
+    """Send alerts to the receivers in the settings, in this process. `up` runs it if there are receivers."""
     from actuators.notify.service import main as run_notifier
     from fabrictime.metrics.export import start
 
@@ -209,7 +209,7 @@ def notify(config: ConfigFile = None, directory: DataDir = None, log: Log = None
 
 
 def main() -> int:
-    """Run the command line and return its exit code: 70 for an internal error, which is one line."""
+    """Run the command line and return its exit code; an internal error prints one line and gives 70."""
     try:
         app(standalone_mode=True)
     except SystemExit as ended:

@@ -1,6 +1,6 @@
-"""Names for the completion of a shell: jobs, links and NICs of the running log, and topics.
+"""Completes names in the shell: jobs, links and NICs of the running log, and topics.
 
-A shell waits while it completes, so a log that does not answer gives no names, and none gives an error.
+A shell waits while it completes, so a log that is slow or fails yields no names and no error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JOBS_S: Final = 600.0
 
 
 def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the jobs of the last minutes that begin with the text."""
+    """Return the jobs of the last minutes whose names begin with `incomplete`."""
     from schemas.kafka.reader import back
     from schemas.topics import DIAGNOSES
 
@@ -30,7 +30,7 @@ def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def link_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the links, NICs and hosts with a state of health that begin with the text."""
+    """Return the links, NICs and hosts on `fabric.link-health` whose names begin with `incomplete`."""
     from schemas.kafka.reader import BEGINNING
     from schemas.topics import LINK_HEALTH
 
@@ -38,7 +38,7 @@ def link_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def nic_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the NICs of the fleet that begin with the text."""
+    """Return the NICs of the fleet whose names begin with `incomplete`."""
     from schemas.kafka.reader import BEGINNING
     from schemas.topics import INVENTORY
 
@@ -46,14 +46,14 @@ def nic_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def topic_names(incomplete: str) -> list[str]:
-    """Return the topics that begin with the text."""
+    """Return the topics whose names begin with `incomplete`."""
     from schemas.topics import TOPICS
 
     return [name for name in TOPICS if name.startswith(incomplete)]
 
 
 def _keys(ctx: typer.Context, topic: Topic, start: Start, incomplete: str) -> list[str]:
-    """Return the keys of a topic in the running log that begin with the text, in natural order."""
+    """Return the keys of a topic in the running log that begin with `incomplete`, in natural order."""
     from fabrictime.commands.options import log_if_any, settings_of
     from schemas.ids import natural
     from schemas.kafka.reader import LogUnavailable, TopicReader

@@ -1,6 +1,6 @@
 """Reports an unexpected exception of a command: one line for the user, the traceback in a file.
 
-The line has the exception's class, its text and its place, so that a report is of use without the file.
+The line has the exception's class, its text and its source line, so that a report is of use without the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def place_of(error: BaseException) -> str:
 
 
 def crash_line(error: BaseException, traceback_file: Path | None) -> str:
-    """Return the line that reports an unexpected exception."""
+    """Return the line that reports an unexpected exception to the user."""
     text = " ".join(str(error).split())[:MAX_TEXT]
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     detail = "show the traceback with --debug" if traceback_file is None else f"traceback in {traceback_file}"
@@ -37,7 +37,7 @@ def crash_line(error: BaseException, traceback_file: Path | None) -> str:
 
 
 def write_traceback(error: BaseException, arguments: list[str]) -> Path | None:
-    """Write the traceback to a file for its owner only, and return its path; None if that fails."""
+    """Write the traceback to a file that only its owner can read; return the path, None if that fails."""
     try:
         folder = state_directory()[0] / "crashes"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

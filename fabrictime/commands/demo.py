@@ -1,7 +1,7 @@
-"""Runs the guided tour in a terminal: the introduction, the story as it happens, one table at the end.
+"""Runs the guided tour in a terminal: an introduction, the events as they happen, a table at the end.
 
-Ctrl-C, a hang-up or SIGTERM ends the tour: faults are healed and the former mode is restored. Further
-signals do not interrupt that.
+Ctrl-C, a hang-up or SIGTERM ends the tour: faults are healed and the former mode is restored. Further signals
+do not interrupt the healing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _INTERRUPTED: Final = 130
 def main(
     config: Path | None, directory: Path | None, *, observe: bool, as_json: bool, seed: int | None = None
 ) -> int:
-    """Run the tour and return the exit code: 1 if not run or healed, 130 if interrupted, else 0."""
+    """Run the tour and return the exit code: 1 if it did not run or heal, 130 if interrupted, else 0."""
     screen = Screen(Console(stderr=as_json, highlight=False))
     settings = settings_of(config, directory)
     with _interrupts():
@@ -97,13 +97,13 @@ class Screen:
         self._width = min(summary.WIDTH, console.width) if console.is_terminal else summary.WIDTH
 
     def remark(self, text: str, style: str = "") -> None:
-        """Print a paragraph."""
+        """Print a paragraph of text in a rich style."""
         for line in summary.paragraph(text, self._width):
             self._console.print(Text(line, style), soft_wrap=True)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """While the context is active, show the tour's phase below its lines, if this is a terminal."""
+        """Show the tour's phase below its lines while the context is active, if this is a terminal."""
         if not self._console.is_terminal:
             yield
             return
@@ -112,22 +112,22 @@ class Screen:
         self._status = None
 
     def phase(self, text: str) -> None:
-        """Show this text as the phase, if the output is a terminal."""
+        """Show a text as the tour's present phase, if the output is a terminal."""
         if self._status is not None:
             self._status.update(Text(text, "dim"))
 
     def error(self, text: str) -> None:
-        """Print why the tour cannot run, in one line."""
+        """Print the reason why the tour cannot run, in one line."""
         Console(stderr=True, highlight=False).print(Text(f"fabrictime: {text}"), soft_wrap=True)
 
     def heading(self, number: int, step: Step) -> None:
-        """Print the title of a step."""
+        """Print the number and title of a step of the tour."""
         self._console.print()
         title = f"{number} of {len(STEPS)}: {step.fault.value}. {step.title[0].upper()}{step.title[1:]}."
         self.remark(title, "bold")
 
     def line(self, line: Line) -> None:
-        """Print a line of the story."""
+        """Print a line about an event of the tour."""
         for number, row in enumerate(summary.text_of(line, self._width)):
             text = Text(row)
             if number == 0 and (style := STYLES.get(line.label)):
@@ -136,7 +136,7 @@ class Screen:
             self._console.print(text, soft_wrap=True)
 
     def end(self, result: TourResult) -> None:
-        """Print the summary."""
+        """Print the table that summarizes the tour."""
         head, *rows = summary.rows(result.outcomes, acting=result.acting)
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for title in head:

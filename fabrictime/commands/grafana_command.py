@@ -1,4 +1,4 @@
-"""The commands of `fabrictime grafana`."""
+"""The commands of `fabrictime grafana`, which install dashboards or write them to files."""
 
 from __future__ import annotations
 

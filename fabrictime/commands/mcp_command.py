@@ -1,4 +1,4 @@
-"""The command `mcp`."""
+"""The command `fabrictime mcp`, a server of the Model Context Protocol."""
 
 from __future__ import annotations
 

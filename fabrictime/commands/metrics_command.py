@@ -37,7 +37,7 @@ def size(
     workers: Annotated[int, typer.Option(min=1, help="Workers of the control plane.")] = 2,
     as_json: Json = False,
 ) -> None:
-    """Print how many series of metrics a fleet makes, at most."""
+    """Print the largest number of metric series that a fleet of this size exports."""
     from fabrictime.metrics.sizing import FleetSize
 
     cables = 3 * hosts * nics if links is None else links

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the helpers that resolve them to settings and addresses."""
+"""Options that several commands share, and functions that resolve them to settings and addresses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DataDir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Data
 
 
 def host_list(text: str) -> tuple[str, ...]:
-    """Return the names or patterns of a list such as `h1,h2`, each once."""
+    """Return the distinct host names or patterns in a list such as `h1,h2`."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
@@ -93,8 +93,8 @@ def stop_if_any(failures: list[str]) -> None:
 def running_log(settings: Config) -> KafkaSettings:
     """Return the log that the command line, the settings or the running `up` name; exit if none does.
 
-    `--log` comes first, then the `up` of `--dir`, then `up.log_url`, then the `up` of the data directory.
-    A port that nobody named is never used: another fleet may listen there.
+    `--log` comes first, then the `up` of `--dir`, then `up.log_url`, then the `up` of the data directory. A
+    default port is never tried: another fleet may listen there.
     """
     cluster = log_if_any(settings)
     if isinstance(cluster, str):
@@ -103,7 +103,7 @@ def running_log(settings: Config) -> KafkaSettings:
 
 
 def log_if_any(settings: Config) -> KafkaSettings | str:
-    """Return the log as `running_log` does, or the reason why there is none."""
+    """Return the log that `running_log` finds; if there is none, the reason as text."""
     from fabrictime.runtime import status as reader
 
     up = settings.up
@@ -128,7 +128,7 @@ def evidence_of(settings: Config) -> EvidenceSettings:
 def evidence_settings(settings: Config, log: KafkaSettings, shards: tuple[str, ...] = ()) -> EvidenceSettings:
     """Return the settings for reading evidence from a log: its address, and the periods of its sources.
 
-    `shards`: those whose evidence alone is read; by default that of the whole fleet.
+    `shards`: the only shards whose evidence is read; by default the whole fleet's is.
     """
     from fabrictime.state.evidence_reader import EvidenceSettings, fresh_s_of
 
@@ -137,7 +137,7 @@ def evidence_settings(settings: Config, log: KafkaSettings, shards: tuple[str, .
 
 
 def settings_of(path: Path | None, directory: Path | None, log: str | None = None) -> Any:
-    """Load the settings. The command line's data directory and log override those of the file."""
+    """Load the settings. The command line's data directory and log override the values in the file."""
     from fabrictime.runtime.config import load
 
     overrides = {"data_directory": None if directory is None else str(directory), "log_url": log}
@@ -150,7 +150,7 @@ def settings_of(path: Path | None, directory: Path | None, log: str | None = Non
 
 
 def print_state_directory(settings: Config) -> None:
-    """Print the data directory if the settings do not name it and it is not the usual one."""
+    """Print the data directory if the settings do not name it and it is not the default one."""
     from fabrictime.runtime.user import state_directory
 
     if "data_directory" not in settings.tables["up"] and (reason := state_directory()[1]):
@@ -158,7 +158,7 @@ def print_state_directory(settings: Config) -> None:
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options --log, --config and --dir, and pass it the `settings` that they name.
+    """Give a command the options --log, --config and --dir, and pass it the resulting `settings`.
 
     A ValueError of the command becomes its error message and exit code 2.
 

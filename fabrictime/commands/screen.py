@@ -1,4 +1,4 @@
-"""Prints tables, and views that stay live, to the terminal."""
+"""Prints tables and live views to the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def terminal(width: int) -> Console:
-    """Return a console for standard output, with `width` columns if that is no terminal."""
+    """Return a console for standard output, with `width` columns if the output is no terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -26,7 +26,7 @@ def table_of(
     wrapped: Collection[str] = (),
     right: Collection[str] = (),
 ) -> Table:
-    """Return a table without a frame. The columns `wrapped` may take several lines; `right`: to the right."""
+    """Return a table without a frame. Columns in `wrapped` may wrap; columns in `right` are right-aligned."""
     from rich.table import Table
     from rich.text import Text
 
@@ -39,7 +39,7 @@ def table_of(
 
 
 def keep_live(console: Console, drawn: Callable[[], RenderableType], wait: Callable[[], object]) -> NoReturn:
-    """Show a view on the whole screen until an interrupt; `wait` takes the time between two pictures."""
+    """Show a view full-screen until an interrupt; `wait` blocks until the next redraw."""
     from rich.live import Live
 
     with Live(drawn(), console=console, auto_refresh=False, screen=True) as live:

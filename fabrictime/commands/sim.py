@@ -1,7 +1,7 @@
-"""`fabrictime sim`: inspect the running simulated fleet, and break it.
+"""Implements `fabrictime sim`: inspects the running simulated fleet, and injects faults.
 
-In: the command line. Out: text, or JSON with --json. The commands connect to the simulated fleet of this
-machine's `fabrictime up --fleet sim:...`, over the socket in its data directory.
+Output is text, or JSON with --json. The commands connect to the simulated fleet of this machine's `fabrictime
+up --fleet sim:...`, over the socket in its data directory.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _plain(text: str) -> None:
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Report an error in one line on standard error and exit with code 1 (2: a wrong argument)."""
+    """Report an error in one line on standard error and exit with code 1, or 2 for a wrong argument."""
     try:
         yield
     except NoFleet as error:

@@ -1,4 +1,4 @@
-"""The command `token`."""
+"""The command `fabrictime token`, which creates a user of the web page."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def alert_ack(
     comment: Comment = "",
     owner: Owner = None,
 ) -> None:
-    """Acknowledge the active alerts of subjects: no reminder is sent any more. A later alert is new."""
+    """Acknowledge the active alerts of subjects: no reminder is sent. A later alert is not acknowledged."""
     from fabrictime.commands.alert.notes import changed_note, now_ns
 
     notes, at_ns = _opened(settings), now_ns()
@@ -137,7 +137,7 @@ def alert_maintenance(
     comment: Comment = "",
     owner: Owner = None,
 ) -> None:
-    """Plan a maintenance window: no notification about alerts whose hosts, racks or links all match."""
+    """Plan a maintenance window: alerts whose hosts, racks or links all match send no notification."""
     from fabrictime.commands.alert.notes import changed_note, now_ns, time_ns
 
     length_ns = round(duration_s(duration) * NS_PER_S)

@@ -1,6 +1,6 @@
 """Reads alerts with their notes from the log, and publishes new notes.
 
-`changed_note` and the functions that it serves are pure: they take the former note and return its successor.
+`changed_note` and the functions that call it are pure: they take the former note and return its successor.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NS_PER_S: Final = 1_000_000_000
 
 
 def author() -> str:
-    """Return this user and host."""
+    """Return the author of a note: the user and host that run this command."""
     return f"{user_name()}@{socket.gethostname()}"
 
 
 def selector(scope: str, pattern: str) -> str:
-    """Return the subject of a note that concerns all alerts of a pattern. Raises ValueError."""
+    """Return the subject of a note about alerts that match a pattern: `scope:pattern`. Raises ValueError."""
     if scope not in SCOPES:
         raise ValueError(f"scope {scope!r}: expected one of {', '.join(SCOPES)}")
     if not pattern:
@@ -41,7 +41,7 @@ def selector(scope: str, pattern: str) -> str:
 
 
 def new_note(subject: str, now_ns: int, scope: NoteScope = NoteScope.SUBJECT, pattern: str = "") -> AlertNote:
-    """Return a note without content."""
+    """Return an empty note about a subject, or about all alerts that match a pattern."""
     return {
         "subject": subject,
         "scope": scope,
@@ -66,7 +66,7 @@ def changed_note(
     acknowledge: bool = False,
     silence: tuple[int, int] | None = None,
 ) -> AlertNote:
-    """Return the successor of a note. `silence`: from and until, ns. Raises ValueError if it is not valid."""
+    """Return the successor of a note. `silence`: (start, end), ns. Raises ValueError if it is invalid."""
     new: AlertNote = {**note, "updated_ns": now_ns, "author": author(), "comments": list(note["comments"])}
     if comment:
         new["comments"] += [{"at_ns": now_ns, "author": new["author"], "text": comment}]
@@ -82,7 +82,7 @@ def changed_note(
 
 
 def _joined(note: AlertNote, silence: tuple[int, int], now_ns: int) -> tuple[int, int]:
-    """Return from when until when a note is silent: a silence in force keeps its start."""
+    """Return the start and end of a note's new silence, ns; a silence in force keeps its start."""
     start_ns, until_ns = silence
     old_from_ns, old_until_ns = note["silent_from_ns"], note["silent_until_ns"]
     is_in_force = (
@@ -92,7 +92,7 @@ def _joined(note: AlertNote, silence: tuple[int, int], now_ns: int) -> tuple[int
 
 
 def ended_note(note: AlertNote, now_ns: int) -> AlertNote:
-    """Return a note whose silence ends now, and that acknowledges nothing. Raises ValueError without both."""
+    """Return a note with its silence and acknowledgement ended. Raises ValueError if it has neither."""
     until_ns = note["silent_until_ns"]
     is_silent = until_ns is not None and until_ns > now_ns
     if not is_silent and note["acknowledged_ns"] is None:
@@ -140,12 +140,12 @@ class AlertNotes:
             return None
 
     def active(self) -> list[Alert]:
-        """Return the active alerts, the oldest last."""
+        """Return the active alerts, the newest first."""
         active = [alert for alert in self.alerts.values() if alert["state"] != AlertState.CLEARED]
         return sorted(active, key=lambda alert: -alert["raised_ns"])
 
     def subject_of(self, name: str) -> str:
-        """Return the subject that an alert id or a subject names. Raises ValueError for an unknown name."""
+        """Return the subject of an alert, given by its id or subject. Raises ValueError if unknown."""
         if name in self.alerts:
             return self.alerts[name]["subject"]
         subjects = {alert["subject"] for alert in self.alerts.values()}
@@ -158,16 +158,16 @@ class AlertNotes:
         raise ValueError(f"alert {name!r}: expected {expected}")
 
     def note_of(self, subject: str, now_ns: int) -> AlertNote:
-        """Return the note of a subject, an empty one if there is none."""
+        """Return the note about a subject; an empty note if the subject has none."""
         return self.index.notes.get(subject) or new_note(subject, now_ns)
 
     def window_note(self, scope: str, pattern: str, now_ns: int) -> AlertNote:
-        """Return the note of a pattern, an empty one if there is none. Raises ValueError."""
+        """Return the note about a pattern; an empty note if the pattern has none. Raises ValueError."""
         name = selector(scope, pattern)
         return self.index.notes.get(name) or new_note(name, now_ns, SCOPES[scope], pattern)
 
     def publish(self, notes: Iterable[AlertNote]) -> None:
-        """Publish notes and wait until the log has them. Raises ValueError if it does not accept them."""
+        """Publish notes and wait until the log has them. Raises ValueError if the log refuses a note."""
         publisher = Publisher(self._cluster, self._registry)
         try:
             for note in notes:
@@ -179,9 +179,9 @@ class AlertNotes:
 
 
 def time_ns(text: str, now_ns: int) -> int:
-    """Return a time, ns since the Unix epoch: ISO 8601, by default UTC, or a duration from now as +30m.
+    """Return a time as ns since the Unix epoch. Raises ValueError.
 
-    Raises ValueError.
+    `text` is ISO 8601, by default UTC, or a duration from now such as `+30m`.
     """
     from datetime import UTC, datetime
 

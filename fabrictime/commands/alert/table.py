@@ -12,7 +12,7 @@ from schemas.records import Alert, AlertNote
 
 
 def until_text(note: AlertNote) -> str:
-    """Return from when until when a note is silent; empty if it is not."""
+    """Return the interval of a note's silence as text, ` from T until T UTC`; empty without a silence."""
     if note["silent_from_ns"] is None or note["silent_until_ns"] is None:
         return ""
     return f" from {_time(note['silent_from_ns'])} until {_time(note['silent_until_ns'])} UTC"
@@ -29,7 +29,7 @@ def _other_notes(notes: AlertNotes) -> list[AlertNote]:
 
 
 def as_json(notes: AlertNotes, *, everything: bool) -> dict[str, Any]:
-    """Return the active alerts with their notes; with `everything`, the other notes too."""
+    """Return the active alerts with their notes for JSON; with `everything`, all other notes too."""
     rows = [_alert_json(notes, alert) for alert in notes.active()]
     return {"alerts": rows, **({"notes": _other_notes(notes)} if everything else {})}
 
@@ -51,7 +51,7 @@ def _alert_json(notes: AlertNotes, alert: Alert) -> dict[str, Any]:
 
 
 def show(notes: AlertNotes, *, everything: bool) -> None:
-    """Print the table."""
+    """Print the active alerts and their notes as a table; with `everything`, all other notes too."""
     console, active = terminal(200), notes.active()
     if active:
         titles = ("severity", "kind", "subject", "raised (UTC)", "notes", "last comment")

@@ -1,1 +1,1 @@
-"""The commands of `fabrictime audit`."""
+"""The commands of `fabrictime audit`, which check hosts before a long run."""

@@ -92,7 +92,7 @@ def _print_saved(file: Path, baseline: Baseline) -> None:
 
 
 def draw(baseline: Baseline) -> Table:
-    """Return the table of expected values as a rich renderable."""
+    """Return the expected values of a baseline as a table for rich."""
     titles = ("SKU", "value", "device", "expected", "learned from")
     rows = [
         (

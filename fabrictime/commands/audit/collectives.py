@@ -1,4 +1,4 @@
-"""The command `fabrictime audit collectives`: collectives over several hosts, and their slow members."""
+"""The command `fabrictime audit collectives`: measures collectives over several hosts; finds slow hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `fabrictime audit` commands."""
+"""The `fabrictime audit` commands that check this host or a fleet, and that compare two runs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def audit(
 
     With --bundle no command runs; checks whose source the bundle lacks are skipped.
 
-    Exit code 0: no error, 1: an error, 2: nothing could be checked, or no answer. It changes nothing.
+    Exit code 0: no error, 1: an error, 2: nothing could be checked, or no answer. The host is not changed.
     """
     if context.invoked_subcommand is not None:
         return

@@ -1,4 +1,4 @@
-"""Prints the difference of two runs of a fleet audit."""
+"""Prints the differences between two runs of a fleet audit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STYLES: Final = {
 
 
 def sentence(difference: RunDiff) -> str:
-    """Return a summary of the difference in one line."""
+    """Return a one-line summary of the differences between two runs."""
     if not (difference.checks or difference.values or difference.hosts_gone or difference.hosts_new):
         return f"{difference.after}: no change since {difference.before}"
     parts = [
@@ -43,7 +43,7 @@ def sentence(difference: RunDiff) -> str:
 
 
 def draw(difference: RunDiff) -> RenderableType:
-    """Return the difference as a rich tree: new errors first, then other changes, values and hosts."""
+    """Return the differences as a tree for rich: new errors first, then other changes, values and hosts."""
     tree = Tree(Text(f"{difference.before} to {difference.after}", "bold"))
     for change, checks in groupby(difference.checks, key=lambda item: item.change):
         branch = tree.add(Text(str(change), STYLES[change]))
@@ -78,7 +78,7 @@ def _names(hosts: tuple[str, ...]) -> str:
 
 
 def main(before: str, after: str, log: Callable[[], KafkaSettings], *, as_json: bool) -> int:
-    """Print the difference of two runs; return 1 if there is a new error. Raises ValueError."""
+    """Print the differences between two runs; return 1 if there is a new error, else 0. Raises ValueError."""
     difference = diff(load(before, log), load(after, log))
     if as_json:
         print(json.dumps(asdict(difference)))

@@ -1,4 +1,4 @@
-"""Audits the hosts of a fleet through their agents: progress, report, files, exit code."""
+"""Audits the hosts of a fleet through their agents: shows progress, prints a report, and writes files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from schemas.topics import AUDIT
 
 
 class Output(NamedTuple):
-    """How the report is printed, and the files to which it is also written (`html`, `junit`)."""
+    """The format of the printed report, and the files to which it is also written (`html`, `junit`)."""
 
     as_json_line: bool = False
     everything: bool = False
@@ -34,7 +34,7 @@ class Output(NamedTuple):
 
 
 def progress_line(progress: Progress) -> str:
-    """Return the progress of a run in one line."""
+    """Return the progress of a fleet's audit run as one line."""
     return (
         f"{progress.complete:,} of {progress.hosts:,} hosts, "
         f"{progress.results:,} of {progress.announced:,} announced results"
@@ -42,7 +42,7 @@ def progress_line(progress: Progress) -> str:
 
 
 def main(config: Config, cluster: KafkaSettings, request: Request, output: Output) -> int:
-    """Run an audit, show its report, and return the exit code. Raises ValueError with one line."""
+    """Audit a fleet's hosts, print the report, and return the exit code. Raises ValueError with one line."""
     from rich.console import Console
 
     baseline = None if output.against is None else load_baseline(output.against)
@@ -64,7 +64,7 @@ def main(config: Config, cluster: KafkaSettings, request: Request, output: Outpu
 
 
 def computed(agent_report: AuditReport, report: AuditReport) -> list[AuditResult]:
-    """Return the results of `report` that this command computed itself: those that no agent published."""
+    """Return the results of `report` that no agent published: this command computed them."""
     missing = set(agent_report.missing)
     return [
         result

@@ -1,4 +1,4 @@
-"""The commands `fabrictime audit gate`, `act`, `repairs` and `webhook`: what follows from audit results."""
+"""The commands `fabrictime audit gate`, `act`, `repairs` and `webhook`, which act on audit results."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def admit(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say whether a job may start on these hosts, by their newest audit results.
+    """Check whether a job may start on these hosts, by their newest audit results.
 
-    Exit code 0: all are fit, 1: one is not, with the reasons, 2: not known. It only reads.
+    Exit code 0: all hosts are fit, 1: one is not, with the reasons, 2: unknown. Nothing is changed.
     """
     from fabrictime.commands.audit import nodes as audit_nodes
 

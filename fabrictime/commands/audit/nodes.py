@@ -1,4 +1,4 @@
-"""`fabrictime audit gate` and `fabrictime audit act`: use audit results to admit jobs and to drain nodes."""
+"""Implements `fabrictime audit gate` and `act`: audit results admit jobs and drain nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def admit(
     as_json: bool = False,
     registry: codec.Registry | None = None,
 ) -> int:
-    """Print whether a job may start on these hosts, and return the exit code: 0 yes, 1 no, 2 not known.
+    """Print whether a job may start on these hosts, and return the exit code: 0 yes, 1 no, 2 unknown.
 
     Raises ValueError if the log cannot be read.
     """
@@ -74,7 +74,7 @@ def _print_admission(verdicts: Sequence[HostFitness]) -> None:
 def act(settings: ActuatorSettings, *, observe: bool = False, as_json: bool = False) -> int:
     """Drain and resume nodes once by the newest audit results, and print each action with its reason.
 
-    Returns the exit code: 1 if an action failed, else 0. Raises ValueError if scheduler or log do not answer.
+    Return the exit code: 1 if an action failed, else 0. Raises ValueError if scheduler or log do not answer.
     """
     done = act_once(settings, f"{user_name()}@{socket.gethostname()}"[:256], observe=observe)
     for entry in done:

@@ -1,4 +1,4 @@
-"""`fabrictime audit repairs`: break-fix records of drained nodes, and the reset of the circuit breaker."""
+"""Implements `fabrictime audit repairs`: prints break-fix records of nodes; resets the circuit breaker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schemas.records import Repair
 
 
 def selected(repairs: Sequence[Repair], names: Sequence[str], *, everything: bool) -> list[Repair]:
-    """Return the repairs of the named nodes, hosts or racks; only with `everything` those that are over."""
+    """Return the open repairs of the named nodes, hosts or racks; with `everything`, finished repairs too."""
     return [
         repair
         for repair in repairs
@@ -26,7 +26,7 @@ def selected(repairs: Sequence[Repair], names: Sequence[str], *, everything: boo
 
 
 def breaker_line(repairs: Sequence[Repair], live: LiveRecords, settings: NodeSettings) -> str:
-    """Return since when the circuit breaker is open; empty if it is closed."""
+    """Return a line with the time since which the circuit breaker is open; empty if it is closed."""
     operator = DrainOperator(OperatorSettings(settings.rules_of, breaker=settings.breaker))
     for repair in repairs:
         operator.take_repair(repair)
@@ -39,7 +39,7 @@ def breaker_line(repairs: Sequence[Repair], live: LiveRecords, settings: NodeSet
 
 
 def reset(live: LiveRecords) -> None:
-    """Close the circuit breaker: drains before now do not count. Raises ValueError."""
+    """Close the circuit breaker, so that drains before now no longer count. Raises ValueError."""
     record = successor(live.records.get(EVERYONE), EVERYONE)
     live.publish({**record, "drains_reset_ns": time.time_ns()})
 

@@ -1,4 +1,4 @@
-"""Audits this host: runs the passive checks, prints a tree of results, and says whether the host is fit."""
+"""Audits this host: runs the passive checks, prints a tree of results, and judges whether the host is fit."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ STYLES: Final = {
 
 
 def chosen(only: Sequence[str]) -> list[Check]:
-    """Return the checks in these categories or with these ids; all if `only` is empty. An active check must
-    be given by its id.
+    """Return the checks in these categories or with these ids; all passive checks if `only` is empty.
 
-    Raises ValueError for an unknown name.
+    An active check must be named by its id. Raises ValueError for an unknown name.
     """
     categories = [category_name(title) for title in TITLES]
     for name in only:
@@ -55,7 +54,7 @@ def chosen(only: Sequence[str]) -> list[Check]:
 
 
 def verdict(results: Iterable[Result]) -> tuple[int, str]:
-    """Return the exit code and a line: 0 if the host is fit, 1 if not, 2 if nothing could be checked."""
+    """Return (exit code, one line of text): 0 if the host is fit, 1 if not, 2 if nothing could be checked."""
     counts = dict.fromkeys(AuditStatus, 0)
     errors = 0
     for result in results:
@@ -72,7 +71,7 @@ def verdict(results: Iterable[Result]) -> tuple[int, str]:
 
 
 def draw(results: Sequence[Result], host: str, *, everything: bool = False) -> RenderableType:
-    """Return the tree of results for rich: categories with counts, checks that did not pass, remedies."""
+    """Return the results as a tree for rich: categories with counts, checks that did not pass, remedies."""
     from rich.console import Group
     from rich.text import Text
     from rich.tree import Tree
@@ -90,7 +89,7 @@ def draw(results: Sequence[Result], host: str, *, everything: bool = False) -> R
 
 
 def _with_one_reason(results: Iterable[Result]) -> list[list[Result]]:
-    """Return results in groups: checks that were not made share a group if they share the reason."""
+    """Return results in groups: skipped checks with one common reason form a group, others stand alone."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         is_made = result.status in (AuditStatus.PASSED, AuditStatus.FAILED)
@@ -110,7 +109,7 @@ def _group_line(group: Sequence[Result]) -> Any:
 
 
 def for_root(results: Iterable[Result]) -> str:
-    """Return a line with the checks that only root can make; empty if there is none."""
+    """Return a line that names the checks that only root can run; empty if all were run."""
     checks = [
         result.check.check_id
         for result in results
@@ -190,7 +189,7 @@ def main(
 ) -> int:
     """Run the checks, print the report, and return the exit code. `bundle`: a host's support bundle.
 
-    Raises ValueError for an unknown name, and for a bundle of unknown form.
+    Raises ValueError for an unknown name, and for a bundle of an unknown format.
     """
     from rich.console import Console
 

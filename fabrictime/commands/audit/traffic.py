@@ -69,7 +69,7 @@ def traffic(
 
 
 def main(config: Config, cluster: KafkaSettings, request: TrafficRequest, output: Output) -> int:
-    """Run the rounds, show the report, and return the exit code. Raises ValueError with one line."""
+    """Run the rounds, print the report, and return the exit code. Raises ValueError with one line."""
     from rich.console import Console
 
     from fabrictime.audit.fabric import read_fabric

@@ -191,7 +191,7 @@ def _changed_limits(record: ActuatorConfig | None) -> list[tuple[str, Any, Any]]
 def _print_changes(
     record: ActuatorConfig | None, host: str, settings: list[str] | None, file: Path | None, as_json: bool
 ) -> None:
-    """Print the effect of settings or a file. Exits with code 1 if there is any."""
+    """Print the effect of settings or a file; exit with code 1 if there is any effect."""
     from fabrictime.commands.config import live_config
     from schemas.settings_file import BadFile, read_tables
 
@@ -254,5 +254,5 @@ def config_sign(settings: Any) -> None:
 
 
 def value_text(value: Any) -> str:
-    """Return a value as JSON."""
+    """Return a configuration value as JSON text."""
     return "not set" if value is None else json.dumps(value)

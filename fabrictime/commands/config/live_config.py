@@ -1,7 +1,7 @@
 """Reads, changes and compares the live configuration, the records of `fabric.config`.
 
 Names and values come from the command line. The table of thresholds, the limits and the schema check a new
-`ActuatorConfig` before it is published. The result is a table or JSON of the configuration in force.
+`ActuatorConfig` before it is published. The configuration in force is printed as a table or JSON.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One threshold in force. `set_by`: the key of the record that sets it, None for the default."""
+    """One threshold in force. `set_by`: the host or `*` whose record sets it, None for the default."""
 
     name: str
     value: float
@@ -98,7 +98,7 @@ def lines(records: Mapping[str, ActuatorConfig], host: str = EVERYONE) -> list[L
 def changed(
     record: ActuatorConfig | None, host: str, settings: Sequence[str], unset: Sequence[str] = ()
 ) -> ActuatorConfig:
-    """Return the successor of `record` with the given `NAME=VALUE` settings, and without those in `unset`.
+    """Return the successor of `record` with the `NAME=VALUE` settings, and without the names in `unset`.
 
     Raises ValueError for an invalid name or value, or if nothing would change.
     """
@@ -218,7 +218,7 @@ def _number(name: str, text: str) -> float:
 
 
 def _rate(name: str, text: str) -> int:
-    """Return the bit/s that `20M`, `1.5G` or a plain number stands for. Raises ValueError."""
+    """Return a rate such as `20M`, `1.5G` or a plain number, in bit/s. Raises ValueError."""
     times = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
     bare, unit = (text[:-1], times[text[-1]]) if text[-1:] in times else (text, 1.0)
     rate = _number(name, bare) * unit
@@ -228,7 +228,7 @@ def _rate(name: str, text: str) -> int:
 
 
 def too_wide(record: ActuatorConfig, before: ActuatorConfig | None = None) -> list[str]:
-    """Return a line for each limit that `before` has and `record` effectively removes."""
+    """Return a line for each limit of `before` that `record` removes, or raises so far that none is left."""
     before = before or PLAIN
 
     def wide(value: float | None, old: float | None, maximum: float) -> bool:
@@ -300,7 +300,7 @@ def from_file(record: ActuatorConfig | None, host: str, values: Mapping[str, obj
 
 
 def paused(records: Mapping[str, ActuatorConfig], *, revert: bool, now_ns: int) -> list[ActuatorConfig]:
-    """Return the new records that stop all action: of `*`, and of each host whose own mode is ACT."""
+    """Return new records that stop all actions: for `*`, and for each host whose own mode is ACT."""
     new_records = []
     for host in sorted(
         {EVERYONE, *(key for key, record in records.items() if record["mode"] == ActMode.ACT)}
@@ -316,7 +316,7 @@ def paused(records: Mapping[str, ActuatorConfig], *, revert: bool, now_ns: int) 
 
 
 def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
-    """Return new records that restore the modes before the pause. Raises ValueError if nothing is paused."""
+    """Return new records that restore the modes before the pause. Raises ValueError without a pause."""
     new_records = []
     for host in sorted(key for key, record in records.items() if record["paused_mode"]):
         new = successor(records[host], host)
@@ -334,9 +334,9 @@ def begin_acting(
     *,
     on_own_fabric: bool,
 ) -> None:
-    """Set mode ACT for all hosts, unless `fabric.config` already has a mode for them. Raises ValueError.
+    """Set mode ACT for all hosts, unless `fabric.config` already sets a mode for all hosts.
 
-    `on_own_fabric`: also let all flows move, unless `max_moved_share` is set.
+    Raises ValueError. `on_own_fabric`: also let all flows move, unless `max_moved_share` is set.
     """
     live = LiveRecords(cluster, registry, control)
     old = live.records.get(EVERYONE)
@@ -350,7 +350,7 @@ def begin_acting(
 
 
 def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> LatencyRule:
-    """Return a latency SLO. `between` is FROM>TO, two groups. Raises ValueError."""
+    """Return a latency SLO as a record. `between` is FROM>TO, two groups. Raises ValueError."""
     source, arrow, target = between.partition(">")
     if not arrow or not source or not target:
         raise ValueError(f"{between!r}: expected FROM>TO, as in 'rack:r3>rack:r7'")
@@ -362,9 +362,9 @@ def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> LatencyR
 def with_rule(
     record: ActuatorConfig | None, host: str, name: str, rule: LatencyRule | None
 ) -> ActuatorConfig:
-    """Return the successor of `record` with this latency rule; `rule` None: without the one called `name`.
+    """Return the successor of `record` with this latency rule; if `rule` is None, without the rule `name`.
 
-    Raises ValueError if there is no such rule to remove, or nothing would change.
+    Raises ValueError if there is no such rule to remove, or if nothing would change.
     """
     new = successor(record, host)
     rules = {one["name"]: one for one in new["latency_rules"]}
@@ -380,6 +380,7 @@ def with_rule(
 
 def successor(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
     """Return a copy of a host's record with the next version, the present time and this user as author.
+
     Raises ValueError for an invalid host.
     """
     if not host or len(host) > 128 or any(c.isspace() for c in host):
@@ -403,8 +404,7 @@ def _checked(new: ActuatorConfig, record: ActuatorConfig | None) -> ActuatorConf
 
 
 class LiveRecords:
-    """The newest record of each key of `fabric.config` in a log; those without a required signature are
-    missing."""
+    """The newest record of each key of `fabric.config`; records without a required signature are left out."""
 
     def __init__(
         self,
@@ -412,7 +412,7 @@ class LiveRecords:
         registry: codec.Registry | None = None,
         control: ControlSettings = NO_CONTROL,
     ) -> None:
-        """Read all records. Raises ValueError without an answer or the topic, or for an unusable key file."""
+        """Read all records. Raises ValueError if the log or topic is missing, or a key file is unusable."""
         self._cluster, self._registry = cluster, registry
         self._signer, self._verifier = control.signer(), control.verifier()
         self.records: dict[str, ActuatorConfig] = {}
@@ -436,7 +436,7 @@ class LiveRecords:
 
     @property
     def registry(self) -> codec.Registry | None:
-        """The schema registry; None if there is none."""
+        """The schema registry with which records are decoded; None without one."""
         return self._registry
 
     @property
@@ -445,7 +445,7 @@ class LiveRecords:
         return self._cluster
 
     def publish(self, *records: ActuatorConfig) -> None:
-        """Publish records and wait until the log has them. Raises ValueError if it does not accept them."""
+        """Publish records and wait until the log has them. Raises ValueError if the log refuses a record."""
         if self._verifier is not None and self._signer is None:
             raise ValueError("control.require_signature: a change needs control.signing_key_file as well")
         publisher = Publisher(self._cluster, self._registry)

@@ -1,4 +1,4 @@
-"""Pauses and resumes all action, and waits until every actuator confirms.
+"""Pauses and resumes all actions, and waits until every actuator confirms.
 
 `fabric.config` gets mode OBSERVE for all hosts. Actuators report their mode on `fabric.actuators`. Actuators
 without a confirmation in time are listed.
@@ -27,14 +27,14 @@ _CONNECT_S: Final = 5.0
 
 @dataclass(slots=True)
 class Heard:
-    """The newest states of actuators. Their messages may be added in any order. Pure."""
+    """The newest states of actuators, from their records in any order. Does no I/O."""
 
     hosts: dict[str, dict[str, HostState]] = field(default_factory=dict)
     """Actuator to host to the newest row about that host."""
     _at: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, record: ActuatorState) -> None:
-        """Add an `ActuatorState` record."""
+        """Process an `ActuatorState` record; ignore it if a newer one of the actuator was processed."""
         name, at = record["actuator"], (record["at_ns"], record["run"])
         if at < self._at.get(name, at):
             return
@@ -47,11 +47,11 @@ class Heard:
         self.hosts.setdefault(name, {}).update({row["host"]: row for row in record["hosts"]})
 
     def missing(self, records: Mapping[str, ActuatorConfig], act: bool, reverted: bool) -> list[str]:
-        """Return the actuators that have not confirmed these records of config.
+        """Return the actuators that have not confirmed these records of `fabric.config`.
 
-        To confirm, all their hosts must have the records' version, and no host may be in mode ACT. With
-        `act`, each host must instead have the mode that the records give. With `reverted`, no host may still
-        be undoing actions.
+        To confirm, all hosts of an actuator must have the records' version, and no host may be in mode ACT.
+        With `act`, each host must instead have the mode that the records give. With `reverted`, no host may
+        still be undoing actions.
         """
         unconfirmed = []
         for name, rows in sorted(self.hosts.items()):
@@ -67,7 +67,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The result of a pause or resume."""
+    """The result of a pause or resume: actuators, hosts, missing confirmations, time taken."""
 
     actuators: int
     hosts: int
@@ -81,13 +81,13 @@ class Stopped:
 def pause(
     live: LiveRecords, *, revert: bool, wait_s: float = WAIT_S, registry: codec.Registry | None = None
 ) -> Stopped:
-    """Stop all action and await confirmations; `revert`: also undo actions in force. Raises ValueError."""
+    """Stop all actions and await confirmations. `revert`: also undo actions in force. Raises ValueError."""
     records = live_config.paused(live.records, revert=revert, now_ns=time.time_ns())
     return _order(live, records, revert, wait_s, registry, act=False)
 
 
 def resume(live: LiveRecords, wait_s: float = WAIT_S, registry: codec.Registry | None = None) -> Stopped:
-    """Restore the modes before the pause and await confirmations. Raises ValueError if nothing is paused."""
+    """Restore the modes before the pause and await confirmations. Raises ValueError without a pause."""
     return _order(live, live_config.resumed(live.records), False, wait_s, registry, act=True)
 
 

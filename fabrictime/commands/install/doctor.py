@@ -1,4 +1,4 @@
-"""Checks a host's installation, prints one line per check, and one line of advice per fault."""
+"""Checks a host's installation: prints a line per check, and a line of advice per fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILED: "red"
 
 
 def outcomes(config: Config) -> Iterator[Outcome]:
-    """Yield the outcomes of all checks. With unusable settings, only these are checked."""
+    """Yield the outcomes of all checks. If the settings are unusable, only the settings are checked."""
     settings = list(settings_outcomes(config))
     yield from settings
     if any(outcome.level is Level.FAILED for outcome in settings):
@@ -36,7 +36,7 @@ def outcomes(config: Config) -> Iterator[Outcome]:
 
 
 def main(config: Config, areas: Sequence[str], *, everything: bool, as_json: bool) -> int:
-    """Run the checks and return the exit code: 1 if one failed. Raises ValueError for an unknown area."""
+    """Run the checks and return the exit code: 1 if a check failed. Raises ValueError for an unknown area."""
     for area in areas:
         if area not in AREAS:
             raise ValueError(f"--only {area}: expected one of {', '.join(AREAS)}")

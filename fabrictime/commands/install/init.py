@@ -1,4 +1,4 @@
-"""Finds a host's NICs and plans the files of its agent; shows the plan, or writes it."""
+"""Finds a host's NICs and plans the files of its agent; prints the plan or writes the files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_KEY: Final = 256
 
 
 class Request(NamedTuple):
-    """The arguments of `init`."""
+    """The arguments of the command `init`."""
 
     log: str
     join: Path | None
@@ -56,7 +56,7 @@ class Request(NamedTuple):
 
 
 def main(request: Request, *, write: bool, force: bool, as_json: bool) -> int:
-    """Run `init` and return the exit code. Raises ValueError for unusable input, OSError for the files."""
+    """Run `init` and return the exit code. Raises ValueError for unusable input, OSError for file errors."""
     if not re.fullmatch(rf"{ADDRESS}(,{ADDRESS})*", request.log):
         raise ValueError(f"--log {request.log}: expected host:port, or several separated by commas")
     try:
@@ -87,7 +87,7 @@ def main(request: Request, *, write: bool, force: bool, as_json: bool) -> int:
 
 
 def nic_settings(nics: Sequence[HostNic], request: Request) -> list[NicSettings]:
-    """Return the entries of the fleet file for the fabric's NICs. Raises ValueError if there is none."""
+    """Return the entries of the fleet file for the fabric's NICs. Raises ValueError if no NIC is found."""
     host = request.host or socket.gethostname()
     entries = [
         NicSettings(
@@ -129,7 +129,7 @@ def _exists(user: str) -> bool:
 
 
 def as_line(nics: Sequence[HostNic], planned: Sequence[PlannedFile], *, is_written: bool) -> str:
-    """Return NICs and files as one line of JSON. Keys are left out."""
+    """Return NICs and files as one line of JSON, without the contents of key files."""
     return json.dumps(
         {
             "nics": [

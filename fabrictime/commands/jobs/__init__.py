@@ -1,1 +1,1 @@
-"""Commands about jobs: list, explain and export."""
+"""Commands that list, explain and export jobs."""

@@ -1,4 +1,4 @@
-"""The commands `explain` and `jobs`: the route of a flow, the speed of a job, the jobs that run."""
+"""The commands `explain` and `jobs`: the route of a flow, the speed of a job, the running jobs."""
 
 from __future__ import annotations
 
@@ -83,8 +83,9 @@ def explain(
 
 
 def _explain_folder(folder: Path, settings: Config, check: bool, as_json: bool) -> None:
-    """Explain a job from its files, and by the network of a fleet at that time. Exit code 2 if no
-    file has a known form, 1 with --check unless HEALTHY.
+    """Explain a job from its files, and by a fleet's network at that time.
+
+    Exit with code 2 if no file has a known format, with `check` with code 1 unless the job is HEALTHY.
     """
     from fabrictime.commands.jobs import explain_job
     from fabrictime.commands.jobs.network import network_report
@@ -144,7 +145,7 @@ def _explain(cluster: KafkaSettings, subject: str, since_s: float | None, check:
 
 
 def _explain_flow(cluster: KafkaSettings, subject: str, since_s: float, as_json: bool, check: bool) -> None:
-    """Explain a flow. If `subject` is no flow either, raises ValueError with the known jobs."""
+    """Explain a flow. If `subject` is no flow, raise ValueError with the known jobs."""
     from fabrictime.commands.jobs.records import newest_of_jobs
     from fabrictime.commands.views import explain as reader
 

@@ -1,4 +1,4 @@
-"""Explains the speed of a job: verdict, evidence, time by rank, flows; and how two runs differ.
+"""Explains the speed of a job: verdict, evidence, time by rank, flows; and the differences between two runs.
 
 The command reads `fabric.diagnoses`, and neither the raw operations nor history. It prints text or JSON.
 """
@@ -43,8 +43,9 @@ STALE_NS: Final = 15 * S
 def read(
     cluster: KafkaSettings | str, job: str, since_s: float, registry: codec.Registry | None = None
 ) -> Run | None:
-    """Return the recent records of a job; None if it published none. Raises ValueError if the log cannot be
-    read.
+    """Return the recent records of a job; None if it has none.
+
+    Raises ValueError if the log cannot be read.
     """
     return job_records.run_of(cluster, job, back(since_s), registry)
 
@@ -88,7 +89,7 @@ def _run(
 
 
 def show(explanation: Mapping[str, Any], drawn: Sequence[RenderableType], *, as_json: bool) -> None:
-    """Print an explanation or a comparison."""
+    """Print an explanation or a comparison: `drawn` by rich, or `explanation` as JSON."""
     if as_json:
         print(json.dumps(explanation, allow_nan=False))
         return
@@ -201,7 +202,7 @@ def _bar(split: Mapping[str, Any], longest_ns: int) -> Any:
 
 
 def _ranks(record: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the table of ranks with their bars: first those that the verdict names, then late ones."""
+    """Return a table of ranks with bars: first the ranks that the verdict names, then late ranks."""
     from rich.text import Text
 
     splits = record["time_splits"]

@@ -1,7 +1,6 @@
 """Exports a job's operations from the log as a trace: for Perfetto and Chrome, or as Chakra traces.
 
-The operations come from `fabric.collectives`. They are not all operations of a job, only those within the
-reporters' trace budget.
+The operations come from `fabric.collectives`, which holds only those within the reporters' trace budget.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def _read(
     registry: codec.Registry | None,
     key: str | None = None,
 ) -> dict[str, list[Any]]:
-    """Return topic to its records; unreadable records are left out."""
+    """Return the records of each topic, by topic name; unreadable records are left out."""
     by_topic: dict[str, list[Any]] = {topic.name: [] for topic in starts}
     with TopicReader.open(cluster, starts, key=key) as reader:
         for message, record in reader.decoded(reader.read_to_end(), registry):
@@ -38,7 +37,7 @@ def _read(
 def _collectives(
     cluster: KafkaSettings | str, job: str, since_s: float, registry: codec.Registry | None
 ) -> list[Any]:
-    """Return the job's records of `fabric.collectives`. Raises ValueError if there are none."""
+    """Return the job's records of `fabric.collectives`. Raises ValueError if the job has none."""
     records = _read(cluster, {COLLECTIVES: back(since_s)}, registry, job)[COLLECTIVES.name]
     if not records:
         raise ValueError(f"job {job!r}: no operations of it are in the last {since_s:g} s of the log")
@@ -51,7 +50,7 @@ def _collectives(
 def export_chrome(
     cluster: KafkaSettings | str, job: str, file: Path, since_s: float, registry: codec.Registry | None = None
 ) -> str:
-    """Write a job's trace events to a file. Return a line about the file.
+    """Write a job's trace events to a file. Return a line for display about the file.
 
     Raises ValueError if there are no operations, OSError if the file cannot be written.
     """
@@ -75,7 +74,7 @@ def export_chrome(
 
 
 def _write(file: Path, job: str, from_ns: int, events: Iterable[Mapping[str, Any]]) -> int:
-    """Write a file of Chrome's JSON object format, one event a line; return the number of events."""
+    """Write a file in Chrome's JSON object format, one event per line; return the number of events."""
     count = 0
     head = {"job": job, "clock": "fabric time", "from_ns": from_ns}
     with file.open("w", encoding="utf-8") as out:
@@ -94,7 +93,7 @@ def export_chakra(
     since_s: float,
     registry: codec.Registry | None = None,
 ) -> str:
-    """Write a job's Chakra traces to a folder, one file per rank. Return a line about them.
+    """Write a job's Chakra traces to a folder, one file per rank. Return a line for display about the files.
 
     A file has one message per line: the metadata, then the nodes. Raises the same errors as `export_chrome`.
     """

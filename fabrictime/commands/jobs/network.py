@@ -1,4 +1,4 @@
-"""Reads the state of the network at the time of a job from the log of a fleet."""
+"""Reads the state of the network during a job from the log of a fleet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPEN_NS: Final = 3_600_000_000_000
 
 
 def network_report(settings: Config, out: Observations) -> NetworkReport:
-    """Return what the network showed in a job's time for its hosts, or the reason why it was not compared."""
+    """Return the network's faults and events at a job's hosts during the job, or the reason for none."""
     cluster = log_if_any(settings)
     if isinstance(cluster, str):
         return _not_compared(cluster)
@@ -44,7 +44,7 @@ def _not_compared(reason: str) -> NetworkReport:
 
 
 def _events(cluster: KafkaSettings, interval: network.Interval) -> Iterator[Event]:
-    """Yield the newest state of each alert and contention window, and links that are not healthy."""
+    """Yield an event for each alert, contention window and unhealthy link in its newest state."""
     alerts: dict[str, Any] = {}
     windows: dict[str, Any] = {}
     links: dict[str, Any] = {}

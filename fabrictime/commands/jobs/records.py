@@ -1,7 +1,7 @@
 """Reads the diagnoses of jobs from the log, for the commands about jobs.
 
-All records of a job are in one partition. Only the heads are decoded, and of few records also the parts by
-rank and by flow. An hour of a job of 256 ranks is read within a second.
+All records of a job are in one partition. Only the heads of records are decoded, and for a few records the
+parts by rank and by flow. An hour of a job of 256 ranks is read within a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ unknown.
 
 
 def _messages(cluster: KafkaSettings | str, start: Start, key: str | None = None) -> list[Message]:
-    """Return the messages of diagnoses; empty if the log has no such topic, because its version is older."""
+    """Return the messages of diagnoses; empty if the log, of an older version, does not have the topic."""
     try:
         with TopicReader.open(cluster, {DIAGNOSES: start}, key=key) as reader:
             return list(reader.read_to_end())
@@ -35,7 +35,7 @@ def _messages(cluster: KafkaSettings | str, start: Start, key: str | None = None
 
 
 def _heads(messages: list[Message], registry: codec.Registry | None) -> list[tuple[dict[str, Any], Message]]:
-    """Return (head, message) of each record; unreadable ones are left out."""
+    """Return (head, message) of each record; unreadable records are left out."""
     heads = []
     for message in messages:
         if message.value is None:
@@ -58,8 +58,8 @@ def run_of(
 ) -> Run | None:
     """Return a job's records from `start` on; None if there are none.
 
-    `is_of_run`: says whether the record with a head belongs to the run. Raises ValueError if the log cannot
-    be read.
+    `is_of_run`: returns whether the record with a head belongs to the run. Raises ValueError if the log
+    cannot be read.
     """
     messages = _messages(cluster, start, key=job)
     read = [(head, message) for head, message in _heads(messages, registry) if is_of_run(head)]
@@ -80,10 +80,9 @@ def run_of(
 def newest_of_jobs(
     cluster: KafkaSettings | str, since_s: float | None, registry: codec.Registry | None = None
 ) -> dict[str, Mapping[str, Any]]:
-    """Return job to the head of its newest record. `since_s`: how far back to read; None reads the newest
-    records of each partition.
+    """Return, by job, the head of its newest record. Raises ValueError if the log cannot be read.
 
-    Raises ValueError if the log cannot be read.
+    `since_s`: how many seconds back to read; None reads the newest records of each partition.
     """
     start = tail(NAMED_MESSAGES) if since_s is None else back(since_s)
     messages = _messages(cluster, start)

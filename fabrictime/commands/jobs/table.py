@@ -1,4 +1,4 @@
-"""Lists the jobs that published collectives, each with its verdict now. It reads `fabric.diagnoses`."""
+"""Lists the jobs that published collectives, each with its present verdict, from `fabric.diagnoses`."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ FIELDS: Final = (
 def rows_of(
     newest: Mapping[str, Mapping[str, Any]], now_ns: int, *, everything: bool
 ) -> list[dict[str, Any]]:
-    """Return a row for each running job, with `everything` for each job: running jobs first, and unhealthy
-    ones first among them.
+    """Return a row for each running job, or with `everything` for each job.
+
+    Running jobs come first, and among them the unhealthy jobs.
     """
     rows = [
         {name: head[name] for name in FIELDS} | {"runs": now_ns - head["end_ns"] <= STALE_NS}

@@ -1,1 +1,1 @@
-"""The overview of the fleet in the terminal and as one HTML file."""
+"""Shows the overview of the fleet in the terminal, or writes it as one HTML file."""

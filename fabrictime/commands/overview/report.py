@@ -1,6 +1,6 @@
-"""Writes what is wrong, and what happened in an interval, as one HTML file that loads nothing: for a ticket.
+"""Writes the present faults and the events of an interval as one self-contained HTML file, for a ticket.
 
-The log keeps alerts for a week, and this reader takes decisions and contention of the last hour.
+The log keeps alerts for a week; decisions and contention are read for the last hour only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_SPAN_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the report. `empty`: the sentence that stands in place of a table without rows."""
+    """A table of the report. `empty`: the sentence that replaces a table without rows."""
 
     title: str
     columns: tuple[str, ...]
@@ -42,7 +42,7 @@ class Table:
 
 
 def incident_rows(view: Overview, now_ns: int) -> list[tuple[str, ...]]:
-    """Return the incidents as rows: severity, problem, place, since, jobs, what was done, next step."""
+    """Return the incidents as rows: severity, problem, place, start, jobs, actions taken, next step."""
     return [_incident_row(view, incident, now_ns) for incident in view.incidents]
 
 
@@ -60,7 +60,7 @@ def _incident_row(view: Overview, incident: Incident, now_ns: int) -> tuple[str,
 
 
 def job_rows(heads: Sequence[Mapping[str, Any]], now_ns: int) -> list[tuple[str, ...]]:
-    """Return slow jobs as rows: job, verdict, since, text."""
+    """Return slow jobs as rows: job, verdict, start of the verdict, text."""
     return [
         (
             head["job"],
@@ -73,7 +73,7 @@ def job_rows(heads: Sequence[Mapping[str, Any]], now_ns: int) -> list[tuple[str,
 
 
 def tables(state: FabricState, view: View, span_s: float) -> list[Table]:
-    """Return the tables of a report about the newest `span_s` seconds. Call it with the state's lock held."""
+    """Return the report's tables for the newest `span_s` seconds. Hold the state's lock during the call."""
     now_ns = view.now_ns
     since_ns = now_ns - round(span_s * 1e9)
     recent = [entry for entry in entries(state.actions, now_ns) if entry.at_ns >= since_ns]
@@ -148,7 +148,7 @@ def _health_order(record: LinkHealth) -> tuple[int, Any]:
 
 
 def page(state: FabricState, view: View, span_s: float) -> str:
-    """Return the HTML of a report. Call it with the state's lock held."""
+    """Return the report as HTML. Hold the state's lock during the call."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -26,7 +26,7 @@ _SEVERITY_COLOURS: Final = {"CRITICAL": "red", "WARNING": "yellow"}
 
 
 def main(settings: EvidenceSettings, *, once: bool, as_json: bool) -> None:
-    """Show the overview until SIGINT; print it once with `once`, as JSON, or if stdout is no terminal.
+    """Show the overview until SIGINT; with `once`, as JSON, or if stdout is no terminal, print it once.
 
     Raises ValueError if the log cannot be read.
     """
@@ -63,7 +63,7 @@ def as_record(view: View) -> dict[str, Any]:
 
 
 def draw(view: View, rows: int = 40) -> RenderableType:
-    """Return a rich renderable of the overview with at most `rows` problems."""
+    """Return the overview, with at most `rows` problems, as a rich renderable."""
     from rich.console import Group
     from rich.text import Text
 

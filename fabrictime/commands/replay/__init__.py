@@ -1,1 +1,1 @@
-"""The command `replay`: computes stages again from a log and compares the outputs."""
+"""The command `replay`: recomputes stages from a log and compares their outputs."""

@@ -1,4 +1,4 @@
-"""The command `fabrictime replay`: what this code, or other rules, had published in a past interval."""
+"""The command `fabrictime replay`: recomputes a past interval with this code, or with changed rules."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def replay(
 
 
 def as_json(done: Sequence[Replayed]) -> str:
-    """Return the results as one line of JSON."""
+    """Return the results of the replayed stages as one line of JSON."""
     return json.dumps(
         {
             "from_ns": done[0].span.from_ns,
@@ -141,7 +141,7 @@ def as_json(done: Sequence[Replayed]) -> str:
 
 
 def lines_of(done: Replayed) -> list[str]:
-    """Return the lines to print for a result: each difference, and the totals."""
+    """Return the lines to print for a replayed stage: each difference, and the totals."""
     from schemas.units import seconds_text
 
     lines = [f"DIFFERENT {difference.line()}" for difference in done.differences] + done.failed + done.notes

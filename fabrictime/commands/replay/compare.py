@@ -1,6 +1,6 @@
 """Compares the published records of a stage with those of a replay, by identity and field by field.
 
-Byte-identical values are not decoded, except with `newest_only` and in topics of local facts.
+Byte-identical values are not decoded, except with `newest_only` and in topics with local facts.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ Outputs = Sequence[tuple[Value, int]]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between a published and a replayed record. `fields` maps name to (published value,
-    replayed value); it is empty if one of the two records does not exist.
+    """A difference between a published and a replayed record.
+
+    `fields` maps a field's name to (published value, replayed value); it is empty if either record is
+    missing.
     """
 
     topic: str
@@ -47,7 +49,7 @@ class Difference:
     """The published record, if the replay has no counterpart."""
 
     def line(self) -> str:
-        """Return the difference as one line."""
+        """Return the difference as one line of text."""
         more = "; ".join(
             f"{name} {live!r}, replayed {replayed!r}" if len(f"{live!r}{replayed!r}") <= LONG else name
             for name, (live, replayed) in self.fields.items()
@@ -57,7 +59,7 @@ class Difference:
 
 
 class Gap(NamedTuple):
-    """Log time in which a worker may have published outputs of a partition without their steps."""
+    """Log time in which a worker may have published outputs of a partition without recorded steps."""
 
     partition: int
     begin_ns: int
@@ -66,13 +68,13 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Determines to which partition of a stage's owner topic an output belongs."""
+    """Determines the partition of a stage's owner topic to which an output belongs."""
 
     owner: Topic
     count: int
 
     def of(self, record: Mapping[str, Any]) -> int | None:
-        """Return the partition of an output; None if the record does not show it."""
+        """Return the partition of an output; None if the record does not determine it."""
         topic, _, number = str(record.get("source", "")).rpartition("/")
         if topic == self.owner.name and number.isdecimal():
             return int(number)
@@ -80,7 +82,7 @@ class Partitions:
         return None if key is None else partition_of(key, self.count)
 
     def has_no_steps(self, published: Dated, gaps: Iterable[Gap]) -> bool:
-        """Return whether an output is in a gap of its partition, or of any if its own is unknown."""
+        """Return whether an output lies in a gap of its partition; if that is unknown, in any gap."""
         record, at_ns = published
         inside = [gap.partition for gap in gaps if gap.begin_ns <= at_ns < gap.end_ns]
         return bool(inside) and self.of(record) in (None, *inside)
@@ -97,7 +99,7 @@ def compared(
     edge_ns: int = 0,
     newest_only: bool = False,
 ) -> tuple[list[Difference], int]:
-    """Return the differences in an interval, and the number of published outputs that are excused by gaps.
+    """Return (differences in an interval, number of published outputs that gaps excuse).
 
     `edge_ns` is as in `compare`. `newest_only`: only the last record of each identity counts.
     """
@@ -128,7 +130,7 @@ def records_of(
     *,
     newest_only: bool = False,
 ) -> Records:
-    """Return the readable records of a topic by identity. With `values`, only outputs with these count."""
+    """Return a topic's readable records by identity; with `values`, only of outputs with these values."""
     records: Records = defaultdict(list)
     for value, at_ns in outputs:
         name, key, body = value
@@ -148,8 +150,8 @@ def records_of(
 def compare(topic: Topic, span: Span, live: Records, replayed: Records, edge_ns: int = 0) -> list[Difference]:
     """Return the differences between published and replayed records of an interval.
 
-    Records outside the interval only help to find counterparts. `edge_ns`: time before the end in which
-    records may not have been published yet.
+    Records outside the interval only help to find counterparts. `edge_ns`: time before the interval's end in
+    which records may not have been published yet.
     """
     return [
         difference
@@ -162,10 +164,9 @@ def compare(topic: Topic, span: Span, live: Records, replayed: Records, edge_ns:
 def _pairs(
     topic: Topic, live: Sequence[Dated], replayed: Sequence[Dated]
 ) -> Iterator[tuple[Dated | None, Dated | None]]:
-    """Yield pairs of published and replayed records of one identity, in order, without those that have an
-    equal counterpart. The shorter side is filled up with None.
+    """Yield pairs of published and replayed records of one identity, in order; None fills the shorter side.
 
-    Delivery is at least once, so several equal records count as one.
+    Records with an equal counterpart are left out. Delivery is at least once, so equal records count once.
     """
     if len(live) == len(replayed) == 1:
         yield live[0], replayed[0]

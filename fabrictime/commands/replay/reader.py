@@ -68,10 +68,9 @@ def parse_time(text: str, now_s: float) -> int:
 def read_interval(
     cluster: KafkaSettings | str, starts: Mapping[Topic, Start], to_ns: int
 ) -> Iterator[tuple[list[Message], int]]:
-    """Yield (messages, append time up to which all partitions have been read), up to `to_ns`. Partitions are
-    read at the same pace.
+    """Yield (messages, append time up to which all partitions have been read), up to `to_ns`.
 
-    Raises ValueError if the log does not answer.
+    Partitions are read at the same pace. Raises ValueError if the log does not answer.
     """
     with TopicReader.open(cluster, starts) as reader:
         read = {place: starts[TOPICS[place[0]]].since_ns or 0 for place in reader.assigned}
@@ -103,14 +102,14 @@ def read_interval(
 
 
 def partition_counts(cluster: KafkaSettings | str, topics: Iterable[Topic]) -> Mapping[str, int]:
-    """Return topic to the number of its partitions. Raises ValueError if the log does not answer."""
+    """Return the number of partitions by topic name. Raises ValueError if the log does not answer."""
     with TopicReader.open(cluster, dict.fromkeys(topics, END)) as reader:
         return Counter(topic for topic, _ in reader.assigned)
 
 
 @contextlib.contextmanager
 def shown(span: Span) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of a replay on stderr, if that is a terminal. Yields the function that reports it."""
+    """Show the progress of a replay on stderr, if that is a terminal; yield the function that reports it."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 

@@ -2,11 +2,11 @@
 
 Timed stages (alerts, diagnosis) are replayed like a new owner that takes over at the start of the interval.
 The policy follows its recorded cycles; every other operator follows its recorded steps. An operator that
-began shortly before the interval is replayed from its begin, and its output is the same to the byte. An older
-one begins `WARM_UP_NS` before the interval, like a new owner.
+began shortly before the interval is replayed from its beginning, and its output is byte-identical. An older
+operator begins `WARM_UP_NS` before the interval, like a new owner.
 
-A worker publishes steps twice a second, so its last outputs before its death have none. These outputs, and
-those of an operator that cannot be replayed, are counted, but are no difference. Nothing is published.
+A worker publishes steps twice a second, so its last outputs before it was killed have none. These outputs,
+and those of an operator that cannot be replayed, are counted, but not as differences. Nothing is published.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Changes:
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, messages: Iterable[Message], registry: codec.Registry | None) -> Iterator[Message]:
-        """Yield the messages; in those of the configuration, the thresholds are changed."""
+        """Yield the messages, with the changed thresholds in messages of `fabric.config`."""
         for message in messages:
             if self.thresholds and message.topic == CONFIG.name and message.value is not None:
                 with contextlib.suppress(codec.BadRecord):
@@ -73,7 +73,7 @@ class Changes:
             yield message
 
     def first(self) -> Message:
-        """Return a configuration message with changed thresholds, for a log without such a message."""
+        """Return a configuration message with the changed thresholds, for a log without any such message."""
         return self._changed(Message(0, CONFIG.name, 0, -1, EVERYONE, None), PLAIN)
 
     def _changed(self, message: Message, record: ActuatorConfig) -> Message:
@@ -86,9 +86,7 @@ class Changes:
 
 
 def changes_of(assignments: Sequence[str]) -> Changes:
-    """Return the changes that texts such as `slow_ratio=1.3` or `alert_clear_s=5` describe. Raises ValueError
-    for an unknown name or invalid value.
-    """
+    """Return the changes in texts such as `slow_ratio=1.3`. Raises ValueError for a bad name or value."""
     rules: dict[str, Any] = {}
     thresholds: dict[str, float] = {}
     kinds = {name: type(value) for name, value in asdict(DiagnosisRules()).items()}
@@ -109,7 +107,7 @@ def changes_of(assignments: Sequence[str]) -> Changes:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """An interval of a log, and what else its replay needs."""
+    """The interval of a log to replay, with the settings, topology and changes for it."""
 
     cluster: KafkaSettings | str
     span: Span
@@ -147,14 +145,14 @@ class Replayed:
 
     @property
     def same(self) -> float:
-        """The share of the records that are the same."""
+        """The share of records, 0 to 1, that are equal in the log and in the replay."""
         missing = sum(difference.kind.startswith("was") for difference in self.differences)
         return 1 - len(self.differences) / max(1, self.count + missing)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Which outputs of a stage are compared, and when."""
+    """The outputs of a stage that are compared, and the times around the interval that count."""
 
     outputs: tuple[Topic, ...]
     edge_ns: int
@@ -186,7 +184,7 @@ OWNERS: Final = {stage.name: stage.owner for _, stage in app.STAGES}
 
 @dataclass(slots=True)
 class Operator:
-    """One operator of a stage in one epoch. `error` says why it cannot be replayed; empty if it can."""
+    """One operator of a stage in one epoch. `error`: why it cannot be replayed; empty if it can."""
 
     name: str
     partition: int
@@ -204,17 +202,17 @@ class Operator:
         return self.runner.recording.begin_ns if isinstance(self.runner, StepRunner) else self.began_ns
 
     def add(self, message: Message, first: int) -> None:
-        """Add a message with steps or cycles of the operator. `first`: the number of the first of them."""
+        """Add a message with steps or cycles of the operator. `first`: number of the first step in it."""
         self.records.append((first, message))
         self.last_ns = max(self.last_ns, message.append_ns)
 
     def decoded(self, topic: Topic[R], registry: codec.Registry | None) -> Iterator[R]:
-        """Yield the records of `records` in order. Each is decoded only when it is needed."""
+        """Yield the decoded records of the operator in order; decode each only when it is consumed."""
         for _, message in sorted(self.records, key=lambda pair: pair[0]):
             yield codec.decode(message.value or b"", topic.type, registry)
 
     def outputs(self, mark_ns: int) -> Iterator[tuple[int, Output]]:
-        """Yield (log time, output) for messages appended before `mark_ns`. Stop at an error, in `error`."""
+        """Yield (log time, output) for messages appended before `mark_ns`; an error sets `error` and ends."""
         try:
             if self.runner is not None and not self.error:
                 yield from self.runner.run(mark_ns)
@@ -223,12 +221,12 @@ class Operator:
 
 
 class StageReplay:
-    """The replay of one stage, which takes the messages of a pass over the log."""
+    """The replay of one stage, which processes the messages of a pass over the log."""
 
     def __init__(
         self, name: str, run: Replay, operators: Sequence[Operator], counts: Mapping[str, int]
     ) -> None:
-        """`counts`: topic to the number of its partitions."""
+        """Store the operators to replay. `counts`: number of partitions by topic name."""
         owner = OWNERS[name]
         self._run, self._kind, self._operators = run, KINDS[name], operators
         self._result = Replayed(name, run.span, [], [], 0, 0, 0.0)
@@ -247,7 +245,7 @@ class StageReplay:
         self._replayed: list[tuple[Value, int]] = []
 
     def take(self, messages: Mapping[str, Sequence[Message]], mark_ns: int) -> None:
-        """Process messages by topic. `mark_ns`: all messages appended before this time have been read."""
+        """Process messages by topic. `mark_ns`: all messages appended before this log time have been read."""
         began_s = time.perf_counter()
         runners = [operator.runner for operator in self._operators if operator.runner and not operator.error]
         for topic, start in self.starts.items():
@@ -312,9 +310,7 @@ class StageReplay:
         return result
 
     def _distinct(self, outputs: Sequence[tuple[Value, int]]) -> Iterator[tuple[Any, int]]:
-        """Yield the outputs that count separately, each with its log time: all values, or with `newest_only`
-        one record per identity.
-        """
+        """Yield each distinct output with its log time; with `newest_only`, one record per identity."""
         if not self._kind.newest_only:
             yield from outputs
             return
@@ -326,7 +322,7 @@ class StageReplay:
 def gaps_of(operators: Sequence[Operator], *, has_steps: bool) -> list[Gap]:
     """Return the intervals in which workers may have published outputs without steps.
 
-    `operators` are ordered by partition and epoch. A gap lasts from the last step of an operator to the begin
+    `operators` are ordered by partition and epoch. A gap lasts from the last step of an operator to the start
     of the next one. For an operator that cannot be replayed, it lasts for the operator's whole time.
     """
     gaps = []
@@ -344,14 +340,14 @@ def gaps_of(operators: Sequence[Operator], *, has_steps: bool) -> list[Gap]:
 
 
 def failures_of(operators: Iterable[Operator]) -> list[str]:
-    """Return a line for each operator that cannot be replayed."""
+    """Return a line with the reason for each operator that cannot be replayed."""
     return [
         f"{operator.name} cannot be replayed: {operator.error}" for operator in operators if operator.error
     ]
 
 
 def changes_since(operators: Iterable[Operator], run: Replay) -> str:
-    """Return what differs between now and the time of the steps, as text; empty if nothing does."""
+    """Return the names of build, settings or topology that changed since the recorded steps; '' if none."""
     now = {
         "build": build_digest(),
         "settings": settings_digest(run.settings),
@@ -376,8 +372,8 @@ def changes_since(operators: Iterable[Operator], run: Replay) -> str:
 def operators_of(name: str, messages: Iterable[Message], count: int, run: Replay) -> list[Operator]:
     """Return the operators of a stage with a step in the interval or later, ordered by partition and epoch.
 
-    `messages` are those of `fabric.steps`; for the policy, those of `fabric.policy-cycles`. `count`: number
-    of partitions of the stage's owner topic.
+    `messages` come from `fabric.steps`; for the policy, from `fabric.policy-cycles`. `count`: number of
+    partitions of the stage's owner topic.
     """
     operators: dict[tuple[int, str, int], Operator] = {}
     for message in messages:
@@ -405,8 +401,9 @@ def operators_of(name: str, messages: Iterable[Message], count: int, run: Replay
 
 
 def begin(operator: Operator, count: int, run: Replay) -> None:
-    """Create the runner of an operator, or set its `error` if that is impossible. `count`: number of
-    partitions of its owner topic.
+    """Create the runner of an operator, or set its `error` if that is impossible.
+
+    `count`: number of partitions of the operator's owner topic.
     """
     name, _, shard = operator.name.partition("/")
     stage: Stage = PolicyStage(shard) if name == PolicyStage.name else BY_STEPS[name]()
@@ -427,7 +424,7 @@ def begin(operator: Operator, count: int, run: Replay) -> None:
 
 
 def _begun(name: str, run: Replay, index: _Index) -> list[Operator]:
-    """Return the operators of a stage that took part in the interval, with their runners."""
+    """Return the operators of a stage that took part in the interval, with their runners created."""
     if name in BY_STEPS or name == PolicyStage.name:
         topic, count = STEPS if name in BY_STEPS else POLICY_CYCLES, index.counts[OWNERS[name].name]
         operators = operators_of(name, index.messages[topic.name], count, run)
@@ -451,7 +448,7 @@ def _begun(name: str, run: Replay, index: _Index) -> list[Operator]:
 
 
 class _Index:
-    """What a replay reads before its pass: steps, cycles, and the configuration at its start."""
+    """The messages that a replay reads before its pass: steps, cycles, and the configuration at its start."""
 
     def __init__(self, names: Sequence[str], run: Replay) -> None:
         self._run = run
@@ -481,7 +478,7 @@ class _Index:
 
 
 def replay(names: Sequence[str], run: Replay) -> list[Replayed]:
-    """Replay stages, compare records, and return results. Raises ValueError if the log cannot be read."""
+    """Replay stages and compare their records. Raises ValueError if the log cannot be read."""
     began_s = time.perf_counter()
     index = _Index(names, run)
     stages = [StageReplay(name, run, _begun(name, run, index), index.counts) for name in names]

@@ -1,1 +1,1 @@
-"""The command `up`: the processes of one machine's pipeline and their live table."""
+"""The command `up`: starts the processes of one machine's pipeline and shows them in a live table."""

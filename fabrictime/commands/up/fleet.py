@@ -1,4 +1,4 @@
-"""The fleet of a run of `up`: its NICs, its secrets and the files that its services read."""
+"""Prepares the fleet of a run of `up`: its NICs, its secrets and the files that its services read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def print_line(line: str) -> None:
 
 
 def make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
-    """Find the NICs; for the fabric, enter the namespaces and build it."""
+    """Find the NICs; for the packet-forwarding testbed, enter the namespaces and build it."""
     kind = run.config.up.fleet
     if kind == "fabric":
         from fabrictime.testbed.processes import userns
@@ -81,7 +81,7 @@ def make_fleet(run: Run, stack: contextlib.ExitStack) -> None:
 
 
 def make_secrets(run: Run) -> None:
-    """Create the probe key if it is missing and local, and write the children's settings."""
+    """Create the probe key if it is missing and local, and write the settings of the child processes."""
     from fabrictime.runtime.fleet import local_fleet, write_nics
 
     key = run.config.probes.key_file
@@ -113,14 +113,18 @@ def make_secrets(run: Run) -> None:
 
 
 def workers_here() -> int:
-    """Return how many workers share this machine well with all else: a second one that finds no processor
-    free takes a third of one for nothing."""
+    """Return the number of workers that this machine carries: 1 on few CPUs, else 2.
+
+    A second one without a free CPU would use a third of a CPU for nothing.
+    """
     return 1 if usable_processors() <= FEW_CPUS else 2
 
 
 def _rate_for(nics: int) -> float:
-    """Return the requests a second of each NIC of a fabric that this machine carries beside everything else:
-    a probe costs it every hop there and back, not one host's work."""
+    """Return the probes per second and NIC that this machine can carry for a testbed of `nics` NICs.
+
+    For each probe it forwards the packet at every hop, in both directions.
+    """
     from producers.settings import ProbeSettings
 
     cpus = usable_processors()
@@ -130,7 +134,7 @@ def _rate_for(nics: int) -> float:
 
 
 def _write_topology(run: Run) -> Path:
-    """Write names, cables and rates of the fabric, as an operator's topology file."""
+    """Write the testbed's names, cables and rates as an operator's topology file; return its path."""
     path = run.directory / "run" / "topology.json"
     topology = _topology_of(run)
     if topology is not None:
@@ -141,7 +145,7 @@ def _write_topology(run: Run) -> Path:
 
 
 def _topology_of(run: Run) -> TopologyFile | None:
-    """Return the description of a fabric made here, else None."""
+    """Return the topology of a testbed or simulated fabric of this machine; None for other fleets."""
     if run.fabric is not None:
         from fabrictime.testbed.fabric.topology import topology_file
 
@@ -154,7 +158,7 @@ def _topology_of(run: Run) -> TopologyFile | None:
 
 
 def temporary_directory(directory: Path, *, fresh: bool = False) -> Path:
-    """Directory for files that live as long as the children; a killed child leaves them behind."""
+    """Return a directory for files that live as long as the child processes; `fresh` empties it first."""
     path = directory / "run" / "tmp"
     if fresh:
         shutil.rmtree(path, ignore_errors=True)

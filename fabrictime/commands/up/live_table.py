@@ -1,7 +1,7 @@
 """The live table of `up`: NICs with rate, clock and worst path; workers, lag and processes below.
 
-In: a View and the supervisor's rows. Out: something that rich draws, or one plain line. A host's agent has no
-View: on each host of a large fleet, reading the records of all others would cost more than the agent itself.
+The functions take a View and the supervisor's rows, and return a rich renderable or one plain line. A host's
+agent has no View: in a large fleet, reading all hosts' records would cost more than the agent itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROWS_BESIDE_NICS: Final = 10
 
 
 def time_text(ns: float | None) -> str:
-    """Return a time in the form for the table: '812 ns', '4.31 us', '3.000 ms'."""
+    """Return a time as text for the table: '812 ns', '4.31 us', '3.000 ms'."""
     if ns is None:
         return "-"
     for limit, divisor, unit, digits in ((1e3, 1, "ns", 0), (1e6, 1e3, "us", 2), (1e9, 1e6, "ms", 3)):
@@ -34,7 +34,7 @@ Heard = TypeVar("Heard", NicView, ClockView, PathView)
 
 
 class Totals(NamedTuple):
-    """The fleet's figures."""
+    """The figures of the whole fleet in the live table."""
 
     nics: int
     probes_per_s: float
@@ -53,7 +53,7 @@ class Totals(NamedTuple):
 
 
 def totals(view: View) -> Totals:
-    """Return the fleet's figures: rates, clocks, the worst path, lag."""
+    """Return the figures of the whole fleet: rates, clocks, the worst path, lag."""
     now_s = time.monotonic()
     with view.lock:
         ours = {view.clock_of.get(name, name) for name in view.nics}  # none of a fleet that was here before
@@ -87,7 +87,7 @@ def _recent(views: Mapping[str, Heard], now_s: float) -> dict[str, Heard]:
 
 
 def plain(view: View | None, rows: Sequence[Mapping[str, Any]], missing: Sequence[str] = ()) -> str:
-    """Return the figures as one line: those of the fleet, or without a view those of each service.
+    """Return the fleet's figures as one line; without a view, each service's figures.
 
     `missing`: a phrase for each kind of evidence that is missing.
     """
@@ -123,7 +123,7 @@ def table(
     height: int,
     missing: Sequence[str] = (),
 ) -> RenderableType:
-    """Return the table and figures for a terminal of `height` lines. `missing` is as in `plain`."""
+    """Return the live table for a terminal of `height` lines. `missing` is as in `plain`."""
     from rich.console import Group
     from rich.text import Text
 
@@ -183,7 +183,7 @@ def _fleet_parts(view: View, height: int) -> list[RenderableType]:
 
 
 def _worst_text(path: PathView) -> str:
-    """Return a NIC's worst path: '>h5/eth1 9321 40.35 us'. '>' is the direction to the peer, '<' from it."""
+    """Return a NIC's worst path, as '>h5/eth1 9321 40.35 us'; '>' means to the peer, '<' from the peer."""
     return f"{'<' if path.back else '>'}{path.peer} {path.path} {time_text(path.p99_ns)}"
 
 

@@ -1,6 +1,6 @@
 """Runs the whole pipeline on this machine, from an empty directory to a live table.
 
-Services run until Ctrl-C or the end of `--for`; the result is an exit code. The process enters the fabric's
+Services run until Ctrl-C or the end of `--for`; the result is an exit code. The process enters the testbed's
 namespaces before any thread starts, so heavy modules are imported later.
 """
 
@@ -55,9 +55,9 @@ GRACE_S: Final = 120.0
 
 
 def main(path: Path | None, overrides: Mapping[str, Any], *, for_s: float | None, as_json: bool) -> int:
-    """Run until Ctrl-C, `for_s` or a failure; return the exit code.
+    """Run until Ctrl-C, for `for_s` seconds or until a failure; return the exit code.
 
-    Raises ConfigError, or ValueError where another process holds the directory or a port.
+    Raises ConfigError, or ValueError if another process holds the directory or a port.
     """
     from fabrictime.runtime import fleet
 
@@ -92,7 +92,7 @@ def main(path: Path | None, overrides: Mapping[str, Any], *, for_s: float | None
 
 
 def _check_log(config: Config) -> None:
-    """Raise ValueError if [kafka] names another log than the one that `up` would start."""
+    """Raise ValueError if [kafka] names another log than the log that `up` would start."""
     address = config.tables.get("kafka", {}).get("bootstrap")
     if config.up.log_url is None and address not in (None, config.bootstrap):
         raise ValueError(
@@ -116,7 +116,7 @@ def _check_packages(run: Run) -> None:
 
 
 class _Seen(NamedTuple):
-    """Sources of the live table and of the scorecard."""
+    """Sources of the live table and of the scorecard: supervisor, fleet view and evidence."""
 
     supervisor: Supervisor
     view: View | None
@@ -169,7 +169,7 @@ async def _run(run: Run) -> int:
 
 
 async def _started(supervisor: Supervisor, stop: asyncio.Event) -> bool:
-    """Start the children; return False where a signal came first. Raises ChildFailed."""
+    """Start the child processes; return False if a signal came first. Raises ChildFailed."""
     starting = asyncio.create_task(supervisor.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -207,7 +207,7 @@ def _explain(console: Any, supervisor: Supervisor, failure: ChildFailed) -> None
 
 
 async def _show_until(run: Run, console: Any, sources: _Seen, stop: asyncio.Event) -> None:
-    """Keep the live table (or lines) and the state file fresh until it is time to end."""
+    """Refresh the live table (or print lines) and the state file until the run's end or a stop request."""
     from rich.live import Live
 
     from fabrictime.commands.up.live_table import plain, table
@@ -242,9 +242,9 @@ async def _show_until(run: Run, console: Any, sources: _Seen, stop: asyncio.Even
 
 
 def _check_directory(run: Run, console: Any, supervisor: Supervisor) -> None:
-    """Take a data directory again that was removed, with the files that the services read, and restart them.
+    """If the data directory was removed, lock it again, rewrite the services' files, and restart services.
 
-    Raises ChildFailed if another `up` has taken it. Raises OSError if it cannot be made.
+    Raises ChildFailed if another `up` has locked the directory, OSError if it cannot be created.
     """
     if run.lock is None:
         return
@@ -275,7 +275,7 @@ def _state(run: Run, rows: list[dict[str, Any]], missing: Sequence[str]) -> dict
 
 
 async def _finish(run: Run, console: RunConsole, sources: _Seen, stop: asyncio.Event) -> int:
-    """Judge a run that had an end; a run that was stopped by hand has none."""
+    """Print the scorecard of a run that reached the end of `--for`; return the exit code."""
     view = sources.view
     if run.for_s is None or view is None or stop.is_set():
         return _stopped_code(run, console)
@@ -299,7 +299,7 @@ async def _finish(run: Run, console: RunConsole, sources: _Seen, stop: asyncio.E
 
 
 def _stopped_code(run: Run, console: RunConsole) -> int:
-    """Return the exit code of a run that ended early: 1 if the reader of its output is gone."""
+    """Return the exit code of a run that was stopped early: 1 if the output's reader has closed it."""
     if console.is_closed:
         return 1
     return 0 if run.for_s is None else 130

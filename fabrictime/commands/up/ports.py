@@ -1,4 +1,4 @@
-"""The addresses and ports at which the services of an `up` listen."""
+"""Chooses the addresses and ports at which the services of an `up` listen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_ports(config: Config) -> Config:
 
 
 def _metrics_port(config: Config) -> int | None:
-    """Return the endpoint's port: the configured one, else the default one or any free one."""
+    """Return the metrics endpoint's port: the configured port, else the default one or any free one."""
     metrics = config.metrics
     if not metrics.enabled:
         return metrics.port
@@ -43,7 +43,7 @@ def log_host(host: str) -> str:
     """Return the loopback address at which Kafka's clients on this host find the log.
 
     librdkafka resolves addresses with AI_ADDRCONFIG, which hides 127.0.0.1 on a host whose other addresses
-    are all IPv6 ones, such as one that has lost its DHCP lease.
+    are all IPv6, such as a host that has lost its DHCP lease.
     """
     for address in (host, "::1"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""One run of `fabrictime up`: its settings and fleet, and which services it starts."""
+"""One run of `fabrictime up`: its settings, its fleet, and the services that it starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run:
-    """One `up`: its settings, its fleet and its open resources."""
+    """One run of `up`: its settings, its fleet and its open resources."""
 
     config: Config
     directory: Path
@@ -45,13 +45,13 @@ class Run:
     lock: status.Lock | None = None
 
     def metrics_environment(self, name: str, kind: str) -> dict[str, str]:
-        """Return the environment that makes a child answer with its metrics. `kind`: of its service."""
+        """Return environment variables that make a child serve its metrics. `kind`: kind of its service."""
         path = self.directory / "run" / "metrics" / f"{name.replace('/', '-')}.sock"
         self.metrics_sockets[name], self.services[name] = path, kind
         return {SOCKET_VARIABLE: str(path)}
 
     def export(self, snapshot: Callable[[], Sequence[Mapping[str, Any]]]) -> Exports:
-        """Export the metrics of all processes. `snapshot` returns the supervisor's rows."""
+        """Export the metrics of all processes. `snapshot` returns the supervisor's rows, one per process."""
         exports = Exports()
         settings = self.config.metrics
         if settings.enabled:
@@ -64,34 +64,34 @@ class Run:
 
     @property
     def truth_known(self) -> bool:
-        """Whether the NICs have test clocks, so that offsets can be compared with the true ones."""
+        """Whether the NICs have test clocks, so that measured offsets can be compared with true offsets."""
         has_truth = self.fabric is not None or self.simulated
         return has_truth and any(nic.clock is not None for nic in self.nics)
 
     @property
     def simulated(self) -> bool:
-        """Whether one service stands for all agents of a simulated fleet."""
+        """Whether the fleet is simulated, so that one service replaces the agents of all hosts."""
         return self.fleet == "sim"
 
     @property
     def agent_only(self) -> bool:
-        """Whether only the agent's services run here: the others run elsewhere, once for all hosts."""
+        """Whether only the agent's services run here; others run elsewhere, once for all hosts."""
         up = self.config.up
         return up.services == "off" or (up.services == "auto" and self.listed and up.log_url is not None)
 
     @property
     def follows_fleet(self) -> bool:
-        """Whether the fleet's records are read, for the live table or the scorecard. An agent reads none."""
+        """Whether this run reads the fleet's records, for live table or scorecard; an agent does not."""
         return not self.agent_only or self.for_s is not None
 
     @property
     def own_shards(self) -> tuple[str, ...]:
-        """The shards whose evidence alone an agent reads; empty where that of the whole fleet is read."""
+        """The shards to which an agent limits the evidence it reads; empty if it reads the whole fleet's."""
         return tuple(sorted({nic.shard for nic in self.nics})) if self.agent_only else ()
 
     @property
     def data_folders(self) -> list[Path]:
-        """The folders of the log and history that run here."""
+        """The data folders of the log and of the history, as far as they run on this machine."""
         up = self.config.up
         folders = [] if up.log_url is not None else [self.config.log.directory]
         own_history = up.history_url is None and not self.agent_only
@@ -99,7 +99,7 @@ class Run:
 
     @property
     def has_history(self) -> bool:
-        """Whether the history runs here or has a known URL."""
+        """Whether the history runs on this machine or has a known URL."""
         return not self.agent_only or self.config.up.history_url is not None
 
     @property

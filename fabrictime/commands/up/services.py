@@ -1,4 +1,4 @@
-"""The services of a run of `up`: which processes it starts, each after its prerequisites."""
+"""Chooses the services of a run of `up`: the processes that it starts, each after its prerequisites."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def children(run: Run) -> list[Child | Step]:
 
 
 def _stages(run: Run, after_history: tuple[str, ...]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield name, kind and prerequisites of the workers and of the stages with processes of their own."""
+    """Yield (name, kind, prerequisites) of the workers and of the stages with processes of their own."""
     stages = set(run.config.streams.stages)
     apart = bool(stages - set(APART))
     workers = workers_here() if run.config.up.workers is None else run.config.up.workers
@@ -85,7 +85,7 @@ def _stages(run: Run, after_history: tuple[str, ...]) -> Iterator[tuple[str, str
 
 
 def _agents(run: Run) -> Iterator[tuple[str, ...]]:
-    """Yield name, kind and argument of the services that probe from this machine's NICs."""
+    """Yield (name, kind, argument) of the services that probe from this machine's NICs."""
     agents = [] if run.simulated else run.nics
     for nic in _probed_by_verbs(run, agents):
         name = f"{nic.host}/{nic.device}"
@@ -123,12 +123,12 @@ def _probed_by_verbs(run: Run, nics: list[NicSettings]) -> list[NicSettings]:
 
 
 def _acts(run: Run) -> bool:
-    """Whether there are flows that an actuator could act on."""
+    """Return whether this machine has flows on which an actuator could act."""
     return run.config.up.act != "off" and bool(run.nics) and run.fleet != "loopback"
 
 
 async def _set_mode(run: Run) -> None:
-    """Enable actions on `fabric.config` unless a mode is set there."""
+    """Set mode ACT on `fabric.config` unless the topic already sets a mode."""
     mode = run.config.up.act
     if mode == "act" or (mode == "auto" and run.fleet in ("fabric", "sim")):
         from fabrictime.commands.config import live_config

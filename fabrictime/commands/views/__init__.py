@@ -1,1 +1,1 @@
-"""Tables of clocks, links, alerts, actions, records and topology."""
+"""Shows tables of clocks, links, alerts, actions, records and topology."""

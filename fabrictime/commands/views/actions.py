@@ -38,9 +38,7 @@ COLOURS: Final = {"done": "green", "open": "cyan", "not": "yellow"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Options of the command: names or globs of flows, hosts or links; the interval; whether only suppressed
-    actions are shown.
-    """
+    """Options of `actions`: names or globs, the interval, whether only suppressed actions are shown."""
 
     patterns: tuple[str, ...] = ()
     since_s: float = 300.0
@@ -49,7 +47,7 @@ class Wanted:
 
 
 class Acts:
-    """Decisions, outcomes and suppressed actions, from messages."""
+    """Decisions, outcomes and suppressed actions, collected from messages."""
 
     def __init__(self, registry: codec.Registry | None = None) -> None:
         self.state = ActionState(lambda value: codec.decode(value, FLOWS.type, registry))
@@ -57,7 +55,7 @@ class Acts:
         self._registry = registry
 
     def take(self, message: Message) -> Any:
-        """Add a message. Return its record; None if it has none or cannot be read."""
+        """Process a message and return its record; None for a tombstone or an unreadable message."""
         record = None
         if message.value is not None:
             try:
@@ -75,7 +73,7 @@ class Acts:
         return [entry for entry in entries if entry.at_ns >= minimum and _named(entry, query.patterns)]
 
     def suppressed(self, query: Wanted) -> list[SuppressedAction]:
-        """Return the suppressed actions, the longest suppressed first."""
+        """Return the suppressed actions, beginning with the one that has been suppressed for longest."""
         return [action for action in self.state.suppressed() if _named(action, query.patterns)]
 
 
@@ -98,7 +96,7 @@ def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registr
 
 
 def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
-    """Show decisions and suppressed actions live until SIGINT. Without a terminal, a line per event.
+    """Show decisions and suppressed actions live until SIGINT. Without a terminal, print a line per event.
 
     Raises ValueError if the log cannot be read at the start.
     """
@@ -181,7 +179,7 @@ def _print_suppressed(acts: Acts, query: Wanted, previous: set[SuppressedAction]
 
 
 def suppressed_record(suppressed: SuppressedAction) -> dict[str, Any]:
-    """Return a suppressed action as plain values for JSON."""
+    """Return a suppressed action as a JSON-ready dict."""
     return {
         **suppressed._asdict(),
         "reason": suppressed.reason._asdict(),
@@ -236,7 +234,7 @@ def draw(acts: Acts, query: Wanted, now_ns: int, max_rows: int = SHOWN) -> Rende
 def decided(
     entries: Sequence[ActionEntry], when: str, max_rows: int, *, effects: bool = False
 ) -> list[RenderableType]:
-    """Return the table of decisions for rich. `when`: the interval in words. `effects`: also show effects."""
+    """Return a table of decisions for rich. `when`: the interval in words; `effects`: add their effects."""
     from rich.text import Text
 
     if not entries:

@@ -1,6 +1,6 @@
 """Shows the fleet's clocks in the terminal, read from the log: neither history nor the page is needed.
 
-Inputs are the `ClockOffsets` of the newest windows and the inventory.
+Inputs are the `ClockOffsets` of the newest windows and the NICs' announcements (the inventory).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ STATES_DECODED: Final = 200_000
 
 
 class Reader:
-    """Reads both topics without a consumer group and fills a `Fleet`."""
+    """Reads clock offsets and the inventory without a consumer group, and fills a `Fleet`."""
 
     def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
-        """Create the client without connecting. Raises ValueError if nobody listens there."""
+        """Create the client without connecting. Raises ValueError if no broker listens at the address."""
         check_reachable(cluster)
         self.fleet = Fleet()
         self._registry = registry
@@ -46,7 +46,7 @@ class Reader:
         self._reader.close()
 
     def catch_up(self, since_s: float) -> None:
-        """Read the inventory, and the clock offsets of the last `since_s`. If none, the newest.
+        """Read the inventory, and the clock offsets of the last `since_s`; if there are none, the newest.
 
         Raises ValueError if the log does not answer or a topic does not exist.
         """
@@ -58,9 +58,7 @@ class Reader:
         self._decode_newest_first(messages)
 
     def _to_the_end(self) -> list[Message]:
-        """Connect, and return the messages of `fabric.clock.offsets` up to its end. Messages of the inventory
-        are added to the fleet.
-        """
+        """Connect, add the inventory to the fleet, and return all messages of `fabric.clock.offsets`."""
         self._reader.connect()
         messages = []
         for message in self._reader.read_to_end():
@@ -71,9 +69,9 @@ class Reader:
         return messages
 
     def _decode_newest_first(self, messages: list[Message]) -> None:
-        """Decode the newest messages of each partition, up to `STATES_DECODED` clock states, for the fleet.
+        """Decode each partition's newest messages, up to `STATES_DECODED` clock states, for the fleet.
 
-        They are added in the log's order, because append times may have stepped back.
+        The records are added in the log's order, because append times may have stepped back.
         """
         after = Counter(message.place for message in messages)
         ranked: list[tuple[int, Message]] = []
@@ -93,7 +91,7 @@ class Reader:
             self.fleet.add(record, append_ns)
 
     def follow(self, wait_s: float) -> bool:
-        """Add the messages that arrive within `wait_s`. Return whether one was of `fabric.clock.offsets`."""
+        """Add the messages that arrive within `wait_s`. Return whether any held clock offsets."""
         offsets = False
         for message in self._reader.poll(wait_s):
             if message.topic == INVENTORY.name:
@@ -106,13 +104,13 @@ class Reader:
         return offsets
 
     def await_fresh(self, wait_s: float) -> None:
-        """Wait for a new window for at most `wait_s`, unless the newest one shows the present."""
+        """Wait for a new window for at most `wait_s`, unless the newest window is up to date."""
         end_s = time.monotonic() + wait_s
         while self.fleet.newest() and time.monotonic() < end_s and not self.fleet.picture().is_fresh:
             self.follow(0.2)
 
     def _decoded(self, message: Message) -> ClockOffsets | None:
-        """Return the record of a message of `fabric.clock.offsets`; None if it has none or cannot be read."""
+        """Return the record of a clock-offsets message; None for a tombstone or an unreadable message."""
         if message.value is None:
             return None
         try:
@@ -150,7 +148,7 @@ def main(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registr
 def watch(cluster: KafkaSettings | str, query: Wanted, *, registry: codec.Registry | None = None) -> None:
     """Show the clocks live until SIGINT. If stdout is no terminal, print a line per window.
 
-    Raises ValueError if the log cannot be read at the start. Later, the shown age grows.
+    Raises ValueError if the log cannot be read at the start. If reading fails later, the shown age grows.
     """
     console = terminal(200)
     with contextlib.closing(Reader(cluster, registry)) as reader, contextlib.suppress(KeyboardInterrupt):

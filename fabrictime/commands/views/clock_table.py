@@ -1,4 +1,4 @@
-"""Draws the fleet's clocks for a terminal, as one line, or as JSON."""
+"""Formats the fleet's clocks as a table for the terminal, as one line, or as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLOURS: Final = {"SYNCED": "green", "HOLDOVER": "yellow", "UNSYNCED": "red", "
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Options of the command: globs of clocks and hosts, number of lines, interval of events."""
+    """Options of `clock`: globs of clocks and hosts, number of rows, interval of events."""
 
     patterns: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Wanted:
     as_json: bool = field(default=False, kw_only=True)
 
     def lines(self, clocks: int) -> int:
-        """Return how many of `clocks` clocks to list."""
+        """Return the number of clocks to list, out of `clocks` clocks."""
         if self.everything or (self.worst is None and clocks <= ALL_UP_TO):
             return clocks
         return WORST if self.worst is None else self.worst
@@ -133,7 +133,7 @@ def _timescale_text(figures: Mapping[str, Any], shards: int) -> tuple[str, str]:
 
 
 def _s(count: int) -> str:
-    """Return the plural ending of a noun that follows `count`."""
+    """Return the plural ending of a noun: '' for a count of 1, else 's'."""
     return "s" if count != 1 else ""
 
 

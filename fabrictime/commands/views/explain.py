@@ -1,7 +1,7 @@
 """Explains the route of a flow: its links and their health, its other paths, and the decisions about it.
 
 The command reads topics of the log. It takes a flow id, a part of one, or source:port, and prints text or
-JSON. `explain` is pure; the other functions read the log and print.
+JSON. `explain` does no I/O; the other functions read the log and print.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COLOURS: Final = {"DOWN": "red", "GREY": "yellow", "FLAPPING": "magenta", "UP":
 
 
 class Seen:
-    """The part of the log's content that explains a flow; filled from messages."""
+    """The state that explains a flow, built from messages of the log."""
 
     def __init__(self, since_s: float, registry: codec.Registry | None = None) -> None:
         self.state = FabricState(
@@ -66,7 +66,7 @@ class Seen:
         self._registry = registry
 
     def take(self, topic: str, key: str, value: bytes | None, append_ns: int) -> None:
-        """Add one message."""
+        """Process one message; count it if it is unreadable."""
         try:
             if topic == FLOWS.name:
                 self.state.take_flows(key, value, append_ns)
@@ -82,15 +82,15 @@ class Seen:
             self.unreadable += 1
 
     def _is_block(self, value: bytes) -> bool:
-        """Return whether a LinkQueues record has short slots: such records contain only links with queues."""
+        """Return whether a LinkQueues record has short slots; such records list only links with queues."""
         return bool(codec.decode_head(value, QUEUES.record, "slots", self._registry)["slots"] > 1)
 
 
 def find(text: str, flows: Mapping[str, Flow], others: Iterable[str] = ()) -> str:
-    """Return the id of the one flow that `text` identifies: by its id, a part of it, or the address:port,
-    host:port or :port of its source.
+    """Return the id of the one flow that `text` identifies. Raises ValueError unless exactly one flow fits.
 
-    `others`: ids of flows of which only decisions are known. Raises ValueError unless one flow fits.
+    `text` is a flow id, a part of one, or the flow's source as address:port, host:port or :port. `others`:
+    ids of flows of which only decisions are known.
     """
     if text in flows or text in others:
         return text
@@ -115,7 +115,7 @@ def find(text: str, flows: Mapping[str, Flow], others: Iterable[str] = ()) -> st
 
 
 def explain(snapshot: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:
-    """Return the explanation of a flow as plain values; figures of links are None without data."""
+    """Return the explanation of a flow as a JSON-ready dict; a link's figures are None without data."""
     state, actions = snapshot.state, snapshot.state.actions
     flow = state.flows.flows().get(flow_id)
     entries = action_entries.entries(actions, now_ns, flow_id)
@@ -185,7 +185,7 @@ def _link(state: FabricState, link: str, now_ns: int) -> dict[str, Any]:
 def _others(
     snapshot: Seen, flow: Flow, routes: Mapping[int, FlowRoute], own: FlowRoute, now_ns: int
 ) -> list[dict[str, Any]]:
-    """Return the flow's other routes, once with their ports: first in the policy's order, then by health."""
+    """Return the flow's other routes, one per list of links: first in the policy's order, then by health."""
     fallbacks = snapshot.fallbacks.get(host_of(flow["flow_id"]), {"flows": ()})
     ranked: list[int] = next(
         (entry["other_paths"] for entry in fallbacks["flows"] if entry["flow_id"] == flow["flow_id"]), []
@@ -244,8 +244,9 @@ def main(
 
 
 def read(cluster: KafkaSettings | str, text: str, snapshot: Seen, since_s: float) -> str:
-    """Fill `snapshot` from the log, including the reports of the host of the flow that `text` identifies.
-    Return the flow's id. Raises ValueError for the same reasons as `main`.
+    """Fill `snapshot` from the log, also with the flow reports of the host of the flow that `text` names.
+
+    Return the flow's id. Raises ValueError for an unreadable log or an ambiguous `text`.
     """
     recent = back(since_s)
     starts: dict[Topic, Start] = {

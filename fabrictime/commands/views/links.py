@@ -48,7 +48,7 @@ _COLOURS: Final = {
 
 
 class Board(Generic[R]):
-    """The newest record of each subject or alert. Pure: takes records, returns rows."""
+    """The newest record of each subject or alert, from which it returns rows. Does no I/O."""
 
     def __init__(self, kind: Kind[R]) -> None:
         self.kind = kind
@@ -56,7 +56,7 @@ class Board(Generic[R]):
         self._records: dict[str, R] = {}
 
     def take(self, key: str, record: R | None) -> bool:
-        """Add one record of the topic; None is the tombstone of `key`. Return whether it changed."""
+        """Process a record of the topic; None is the tombstone of `key`. Return whether the rows changed."""
         if record is None:
             return self._records.pop(key, None) is not None
         name, number = self.kind.key(record), self.kind.number(record)
@@ -67,8 +67,9 @@ class Board(Generic[R]):
         return previous is None or self.kind.number(previous) != number
 
     def rows(self, patterns: Sequence[str] = (), *, everything: bool = False) -> list[R]:
-        """Return the records of the unhealthy subjects, with `everything` of all, that match one of
-        `patterns`; the worst first.
+        """Return the records of unhealthy subjects, the worst first; with `everything`, of all subjects.
+
+        `patterns`, if any, select subjects by name.
         """
         rows = [
             r
@@ -81,9 +82,7 @@ class Board(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[R]):
-    """What differs between the commands: the topic, functions of its records, the columns, and the line when
-    nothing is wrong.
-    """
+    """The differences of `links` and `alerts`: topic, functions of records, columns, line if all is well."""
 
     topic: Topic[R]
     key: Callable[[R], str]
@@ -188,13 +187,13 @@ class Reader(Generic[R]):
         self._reader.close()
 
     def catch_up(self) -> None:
-        """Read to the topic's end; decode each key's newest record. Raises ValueError without answers."""
+        """Read to the topic's end; decode each key's newest record. Raises ValueError without an answer."""
         newest = {message.key: message for message in self._reader.read_to_end()}
         for message in newest.values():
             self._take(message)
 
     def follow(self, wait_s: float) -> list[R]:
-        """Add the messages that arrive within `wait_s`. Return the records that changed something."""
+        """Process the messages that arrive within `wait_s`. Return the records that changed the rows."""
         records = (self._take(message) for message in self._reader.poll(wait_s))
         return [record for record in records if record is not None]
 
@@ -214,7 +213,7 @@ class Reader(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Options of the command: names or globs, whether healthy subjects and cleared alerts count, JSON."""
+    """Options of `links` and `alerts`: names or globs, whether to show healthy or cleared ones, JSON."""
 
     patterns: tuple[str, ...] = ()
     everything: bool = False
@@ -222,7 +221,7 @@ class Wanted:
 
 
 def main(evidence: EvidenceSettings, kind: Kind[R], query: Wanted) -> list[str]:
-    """Print the unhealthy subjects once. Return a line for each of them, and one if evidence is missing.
+    """Print the unhealthy subjects once. Return a line for each of them, and a line if evidence is missing.
 
     Raises ValueError if the log cannot be read.
     """
@@ -261,7 +260,7 @@ def watch(evidence: EvidenceSettings, kind: Kind[R], query: Wanted) -> None:
 
 
 def _watch_lines(reader: Reader[R], query: Wanted, watching: EvidenceWatch) -> NoReturn:
-    """Print a line for each change, and on stderr a line whenever evidence begins or ceases to be missing."""
+    """Print a line for each change; on stderr, print a line whenever missing evidence begins or ends."""
     for row in reader.board.rows(query.patterns, everything=query.everything):
         _print_line(row, reader.board.kind, query)
     was_fresh = True

@@ -1,7 +1,4 @@
-"""Prints the decoded records of a topic as they arrive.
-
-In: a topic's name and the address of its log. Out: for each record, a line of JSON or a panel.
-"""
+"""Prints the decoded records of a topic as they arrive: for each record, a line of JSON or a panel."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ LONGEST_TEXT: Final = 1000
 
 
 class Line(TypedDict):
-    """A message in the form in which it is printed."""
+    """A message as `tail` prints it."""
 
     topic: str
     partition: int
@@ -81,7 +78,7 @@ def messages(cluster: KafkaSettings | str, topic: str, *, from_beginning: bool) 
 
 
 def describe(message: Message, record: str, registry: codec.Registry | None = None) -> Line:
-    """Return a message as a JSON-ready dict: its place in the log, and its `record` or an `error`."""
+    """Return a message as a JSON-ready dict: its position in the log, and its `record` or an `error`."""
     line: Line = {
         "topic": message.topic,
         "partition": message.partition,
@@ -122,7 +119,7 @@ def _pretty(line: Line) -> None:
 
 
 def _shortened(value: Any) -> Any:
-    """Return a record whose long arrays have only their first elements and the number of the others."""
+    """Return a record with long arrays cut to their first elements and the number of omitted ones."""
     if isinstance(value, dict):
         return {key: _shortened(element) for key, element in value.items()}
     if isinstance(value, list) and len(value) > _SHOWN_ELEMENTS:

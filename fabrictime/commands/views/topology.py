@@ -1,6 +1,6 @@
 """Shows the traced fabric in the terminal, read from the log: a drawing, JSON, or a topology file.
 
-Inputs are `PathMaps`, the inventory, and the topology file if there is one.
+Inputs are `PathMaps`, the inventory, and the topology file if one is configured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WATCH_S: Final = 1.0
 
 
 class Reader:
-    """Reads both topics without a consumer group."""
+    """Reads path maps and the inventory without a consumer group."""
 
     def __init__(self, cluster: KafkaSettings | str, registry: codec.Registry | None = None) -> None:
         """Connect. Raises ValueError if the log does not answer or a topic does not exist."""
@@ -52,7 +52,7 @@ class Reader:
             self._take(message)
 
     def follow(self, wait_s: float) -> bool:
-        """Process the messages that arrive within `wait_s`. Return whether there were any."""
+        """Process the messages that arrive within `wait_s`. Return whether any arrived."""
         messages = self._reader.poll(wait_s)
         for message in messages:
             self._take(message)
@@ -71,7 +71,7 @@ class Reader:
             self.unreadable += 1
 
     def nics(self) -> dict[str, Nic]:
-        """Return the announcements of the NICs that are alive."""
+        """Return the announcements of NICs that are alive, by NIC id."""
         oldest_ms = (time.time() - ANNOUNCED_S) * 1e3
         return {
             name: record
@@ -80,7 +80,7 @@ class Reader:
         }
 
     def picture(self, topology: Topology | None) -> Picture:
-        """Return the fabric that the messages so far show."""
+        """Return the fabric as traced by the messages read so far; `topology` supplies names and rates."""
         return picture_of(self.book, self.nics(), topology, self.unreadable)
 
 
@@ -92,7 +92,7 @@ def main(
     file: Path | None = None,
     registry: codec.Registry | None = None,
 ) -> Picture:
-    """Print the fabric once, or write it to `file`; return it. Raises ValueError or OSError."""
+    """Print the fabric once, or write it to `file`; return it. Raises ValueError, or OSError for the file."""
     with contextlib.closing(Reader(cluster, registry)) as reader:
         reader.catch_up()
     picture = reader.picture(topology)
@@ -108,7 +108,7 @@ def main(
 def source_of(config: Config) -> TopologySource:
     """Return the topology file of the settings, else that of the data directory's `up`, else none.
 
-    Raises TopologyError if it cannot be used.
+    Raises TopologyError if the file cannot be used.
     """
     path: Path | None = config.value("probes", "topology_file")
     if path is None:

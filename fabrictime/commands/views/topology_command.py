@@ -1,4 +1,4 @@
-"""The command `fabrictime topology`, and the import of other tools' descriptions of a fabric."""
+"""The command `fabrictime topology`, with the import of other tools' descriptions of a fabric."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def exported(name: str, file: Path | None, settings: Config | None, network: str
 
 
 def differences(earlier: Path, text: str) -> list[str]:
-    """Return the lines in which an earlier export differs from this one. Raises OSError."""
+    """Return the lines that differ between an earlier export and `text`. Raises OSError."""
     lines = earlier.read_text(encoding="utf-8").splitlines()
     changes = difflib.unified_diff(lines, text.splitlines(), lineterm="", n=0)
     return [

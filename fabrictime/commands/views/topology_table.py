@@ -1,4 +1,4 @@
-"""Draws the traced fabric for a terminal, or as JSON: cables with their paths, and faults of the wiring."""
+"""Formats the traced fabric for a terminal, or as JSON: cables with their paths, and wiring faults."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def json_of(picture: Picture) -> str:
 
 
 class _Column(NamedTuple):
-    """A column of a table whose rows are nodes."""
+    """A column of a table with one row per node."""
 
     title: str
     cell: Callable[[NodeLine], str | Text]
@@ -113,13 +113,13 @@ def _between(picture: Picture, tier: int) -> list[RenderableType]:
 
 
 def _rail_column(nodes: Sequence[NodeLine]) -> list[_Column]:
-    """Return the column of rails; empty if no node has a rail."""
+    """Return the column with the nodes' rails, as a list; empty if no node has a rail."""
     rails = {node.node: str(node.rail) for node in nodes if node.rail is not None}
     return [_Column("rail", lambda node: rails.get(node.node, ""), no_wrap=False)] if rails else []
 
 
 def _cable_columns(picture: Picture, tier: int, upper: Sequence[NodeLine]) -> list[_Column]:
-    """Return a column for each upper node; if there are too many, two columns with sums."""
+    """Return a column for each node of the upper tier; if there are too many, two columns with sums."""
     crossing: dict[tuple[str, str], list[CableLine]] = defaultdict(list)
     for line in picture.cables:
         crossing[line.lower, line.upper].append(line)
@@ -148,7 +148,7 @@ def _crossed_text(cables: Sequence[CableLine]) -> Text:
 
 
 def _nic_column(picture: Picture, tier: int) -> list[_Column]:
-    """Return the column of a leaf's NICs, with those on a wrong rail marked; empty for other tiers."""
+    """Return the column of a leaf's NICs, with NICs on a wrong rail marked; empty for other tiers."""
     misfit_nics = {misfit.nic for misfit in picture.misfits}
 
     def cell(node: NodeLine) -> Text:
