@@ -159,6 +159,8 @@ class JobView:
         self.late_ranks = LateRanks()
         self.answers = Answers()
         self.baselines = Baselines()
+        self.nic_baselines = Baselines()
+        """Those of NICs, apart: many NICs must not push out the others."""
         self.history: deque[Interval] = deque(maxlen=INTERVALS_KEPT)
         self.processes: dict[int, Process] = {}
         self.joins = 0

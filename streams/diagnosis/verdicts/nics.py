@@ -42,7 +42,7 @@ def note_nics(case: Case) -> None:
             bits[flow["nic"]].append(1e9 * flow["busy_share"] / flow["rate_bps"])
     for name, by_nic in (("rtt", rtts), ("bit", bits)):
         for nic, values in by_nic.items():
-            case.job.baselines.note((name, nic), median(values))
+            case.job.nic_baselines.note((name, nic), median(values))
 
 
 def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
@@ -55,7 +55,7 @@ def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
         yield from _nic_behind(case)
         return
     nic, value, typical = slowest.nic, slowest.rtt_ns, slowest.others_ns
-    growth = case.job.baselines.growth(("rtt", nic))
+    growth = case.job.nic_baselines.growth(("rtt", nic))
     pairs = [pair for pair in case.traffic.pairs.values() if nic in pair.key]
     too_short = any(value - typical < min_excess_ns(case, pair) for pair in pairs)
     if too_short or (growth is not None and growth < LONGER_TIMES) or fills_nics(case, [nic]):
@@ -79,7 +79,7 @@ def _nic_behind(case: Case) -> Iterator[Candidate]:
 
     It costs no time while ranks wait for another one, but will as soon as that is repaired.
     """
-    last, baselines = case.job.last, case.job.baselines
+    last, baselines = case.job.last, case.job.nic_baselines
     if last is None or last.verdict in WITHOUT_CAUSE:
         return
     nics = sorted(case.traffic.nics)

@@ -51,6 +51,16 @@ def test_the_nic_with_the_longest_round_trips_is_that_of_a_comparison_one_by_one
     assert 500 < sum(answers) < 2_500
 
 
+def test_many_nics_push_out_no_baseline_of_the_job() -> None:
+    counts = []
+    for reports in ({}, {"rtt_ns": 100_000, "busy_share": 0.2, "bytes": 10**9, "rate_bps": 2e10}):
+        world = World(Job(queue_pairs=False))
+        world.flow_fields = dict.fromkeys(range(8), reports)
+        world.learn(8)
+        counts.append((len(world.view.baselines), len(world.view.nic_baselines)))
+    assert counts == [(counts[0][0], 0), (counts[0][0], 16)]
+
+
 def behind(slow: dict[str, float], compute_ms: float) -> Diagnosis:
     """Return the diagnosis of a job of which rank 3 computes for longer, while the flow of rank 1 changes."""
     world = World(Job(queue_pairs=False))
