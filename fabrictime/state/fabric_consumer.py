@@ -239,9 +239,9 @@ class FabricConsumer:
                 parts.add(part)
         if self.status.unreadable != self._intake.unreadable:
             self.status = replace(self.status, unreadable=self._intake.unreadable)
+        if messages and self.status.error is not None:
+            self._set_status(error=None)
         if parts:
-            if self.status.error is not None:
-                self._set_status(error=None)
             self._changed(frozenset(parts))
 
     def _on_error(self, error: Any) -> None:

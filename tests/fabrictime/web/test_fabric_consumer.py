@@ -127,6 +127,18 @@ def test_repeated_routes_are_decoded_once_until_they_change_or_are_forgotten(
     assert intake.unreadable == 1, "its key names another pair"
 
 
+def test_messages_without_news_show_that_the_log_answers_again(fabric: Any) -> None:
+    """Probers repeat their routes also while nothing else changes."""
+    state = FabricState(lambda value: codec.decode(value, "FlowReports"))
+    consumer = FabricConsumer("127.0.0.1:9", state, lambda parts: None)
+    key, record = next((key, record) for topic, key, record in fabric.fleet() if topic == PATHS.name)
+    message = Message(S, PATHS.name, 0, 0, key, codec.encode(PATHS.record, record))
+    consumer._take([message])
+    consumer._set_status(error="the log does not answer")
+    consumer._take([message])
+    assert consumer.status.error is None
+
+
 def test_an_unexpected_exception_does_not_stop_the_consumer(
     records: Any, log_address: str, follow: Any, until: Any, monkeypatch: Any
 ) -> None:

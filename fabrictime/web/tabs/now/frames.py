@@ -83,7 +83,8 @@ def shortened(text: str) -> str:
     """Return a text of at most `TEXT_SHOWN` characters; an ellipsis replaces the words that do not fit."""
     if len(text) <= TEXT_SHOWN:
         return text
-    return f"{text[: TEXT_SHOWN - 2].rpartition(' ')[0].rstrip(',;:')} …"
+    begin = text[: TEXT_SHOWN - 2]
+    return f"{(begin.rpartition(' ')[0] or begin).rstrip(',;:')} …"
 
 
 def _aliased_text(incident: Incident) -> str:

@@ -141,3 +141,4 @@ def test_a_text_that_does_not_fit_ends_with_dots() -> None:
     text = frames.shortened("rank 40 on h20, " * 20)
     assert len(text) <= frames.TEXT_SHOWN
     assert text.endswith((" on h20 …", " on …", " 40 …"))
+    assert frames.shortened("x" * 2 * frames.TEXT_SHOWN).startswith("xxx")
