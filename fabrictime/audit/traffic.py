@@ -54,7 +54,9 @@ _CHECKS: Final = {"fan": FAN_CHECK, "ring": RING_CHECK}
 
 
 class TrafficRequest(NamedTuple):
-    """Request of a run. `hosts`: names or patterns, all if empty; a `passes` or `batch` of 0: the default."""
+    """Request of a run. `hosts` are names or patterns, all if empty; `passes` and `batch` are 0 for
+    defaults.
+    """
 
     hosts: Sequence[str] = ()
     pattern: str = "pairs"

@@ -178,7 +178,7 @@ def _network(
     neighbours: Mapping[str, Collection[str]],
     tiers: Mapping[str, int],
 ) -> Network | None:
-    """Return a network's levels, except those that join no groups; None without hosts or one top group."""
+    """Return a network's levels without those that join no groups; None unless one group is on top."""
     links: dict[str, set[str]] = defaultdict(set)
     hosts_of, multihomed = _homes(switches, hosts_of, tiers)
     for switch in switches:

@@ -69,7 +69,7 @@ class Verdict:
         return self.is_checked and not self.missing
 
     def claim(self, text: str) -> str:
-        """Return `text`, a statement about health, or a line about missing evidence if it is not fresh."""
+        """Return `text`, a statement about health, or without fresh evidence a line about its absence."""
         return text if self.is_fresh else f"H{self.line[1:]}"
 
     @property

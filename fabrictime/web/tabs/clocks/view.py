@@ -53,9 +53,7 @@ class ClocksChoice(Choice):
 
     @staticmethod
     def parse(query: dict[str, str], clocks: Sequence[str]) -> ClocksChoice:
-        """Return the user's choices from an address. `clocks` are all values of the query parameter
-        `clock`.
-        """
+        """Return the user's choices from an address. `clocks` are all values of its parameter `clock`."""
         choice = ClocksChoice(clocks=tuple(dict.fromkeys(filter(None, clocks)))[:MAX_CHOSEN])
         span = query.get("span", "")
         if span.isdecimal() and int(span) in SPANS:
