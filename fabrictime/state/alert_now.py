@@ -52,8 +52,8 @@ def has_recovered(state: FabricState, alert: Alert) -> bool:
 
 
 def text_now(state: FabricState, alert: Alert) -> str:
-    """Return an alert's present text. For a link, it has the newest loss or flaps, or that the link is UP;
-    for a job, the newest verdict.
+    """Return an alert's present text: for a link with its newest loss or flaps, or the note that the link is
+    UP; for a job with its newest verdict.
     """
     if is_cleared(alert):
         return alert["text"]

@@ -65,7 +65,7 @@ def grid_markup(hosts: Sequence[HostSquare], category: str, run: str, chosen_hos
 
 
 def shown_host(host: str) -> str:
-    """Return the text for a host name, which is empty for results about the whole fleet."""
+    """Return the host's name as shown on the page; an empty `host` stands for the whole fleet."""
     return WHOLE_FLEET if host == FLEET else host
 
 

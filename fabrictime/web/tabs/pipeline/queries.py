@@ -176,7 +176,7 @@ def lags(history: History, span: Span) -> list[LagRow]:
 
 
 def offset_latency(history: History, span: Span) -> LatencyRow:
-    """Return quantiles over the span of the time from a window's end, in log time, to its solution."""
+    """Return quantiles of the time from a window's end, in log time, to its solution, over the span."""
     delay = f"(solved_ns - ({END} - log_offset_ns)) / 1e6"
     sql = (
         "SELECT windows, if(windows > 0, ms[1], 0), if(windows > 0, ms[2], 0) FROM ("
