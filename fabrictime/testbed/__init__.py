@@ -1,1 +1,1 @@
-"""A leaf-spine fabric of real packets in rootless network namespaces, its traffic, faults and truth."""
+"""A packet-forwarding leaf-spine testbed in rootless network namespaces, its traffic, faults and truth."""

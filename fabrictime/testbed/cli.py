@@ -1,6 +1,6 @@
-"""`fabrictime fabric`: build a fabric by itself, and load, break and look into a running one.
+"""Implements `fabrictime fabric`: builds a testbed, and loads, breaks and inspects a running one.
 
-In: the command line. Out: tables for people, JSON with --json. All but `up` talk to the fabric's owner (this
+Output is tables for people, or JSON with --json. All commands but `up` connect to the testbed's owner (this
 `up`, or `fabrictime up`) over the socket in its data directory.
 """
 
@@ -405,7 +405,7 @@ def move(
 
 
 def _progress(times: list[dict[str, Any]], size: int, by_number: dict[int, dict[str, Any]]) -> str:
-    """Return one line about the iterations that ended since the last call."""
+    """Return one line about the iterations of a job that ended since the last call."""
     took_s = [(one["end_ns"] - one["begin_ns"]) / 1e9 for one in times]
     worst = max(times, key=lambda one: one["slowest_ns"])
     slowest = by_number.get(worst["slowest"], by_number.get(worst["slowest"] - 1, {}))
@@ -422,7 +422,7 @@ def _path(directory: Path | None, config: Path | None = None) -> Path:
 
 
 def _tree(testbed: Testbed) -> Tree:
-    """Return a tree of the fabric: the spines, then each leaf with its NICs."""
+    """Return a tree of the testbed for rich: the spines, then each leaf with its NICs."""
     settings, plan = testbed.fabric.settings, testbed.fabric.plan
     tree = Tree(
         f"fabric {testbed.fabric.name}: {settings.hosts} hosts, {settings.leaves} leaves, "
@@ -446,7 +446,7 @@ def _rate(bps: int) -> str:
 
 
 def _wrong(offset_ns: int, drift_ppb: float) -> str:
-    """Return the error of a clock, as 'started 2.918 ms ahead, gains 9060.1 ppb'."""
+    """Return a clock's error as text: 'started 2.918 ms ahead, gains 9060.1 ppb'."""
     return (
         f"started {abs(offset_ns) / 1e6:.3f} ms {'behind' if offset_ns < 0 else 'ahead'}, "
         f"{'loses' if drift_ppb < 0 else 'gains'} {abs(drift_ppb):.1f} ppb"

@@ -1,6 +1,6 @@
-"""A running fabric: faults, traffic and truth, and the control socket that other processes use.
+"""A running testbed: faults, traffic and truth, and the control socket that other processes use.
 
-The socket belongs to the process that holds the fabric, since only its descendants are in the namespaces.
+The socket belongs to the process that built the testbed, since only its descendants are in the namespaces.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _PROGRESS_S = 0.5
 
 
 class NoFabric(RuntimeError):
-    """No running fabric answers on the socket; `str()` gives the reason in one line."""
+    """No running testbed answers on the socket; `str()` gives the reason in one line."""
 
 
 def socket_path(data_directory: Path) -> Path:
-    """Return the path of the socket on which the fabric of a data directory listens."""
+    """Return the path of the control socket of the testbed that uses a data directory."""
     return data_directory / "run" / "fabric.sock"
 
 
 def flows_path(control: Path) -> Path:
-    """Return the path of the flow reporter's socket for registrations, which is beside a fabric's socket."""
+    """Return the path of the flow reporter's registration socket, which is beside the control socket."""
     return control.parent / "flows.sock"
 
 
 def actuator_path(control: Path) -> Path:
-    """Return the path of the actuator's socket for owners of flows, which is beside a fabric's socket."""
+    """Return the path of the actuator's socket for owners of flows, which is beside the control socket."""
     return control.parent / "control.sock"
 
 
 class Testbed:
-    """A fabric with its faults, traffic, jobs and truth, used as `with Testbed(settings, path) as testbed`.
+    """A testbed with its faults, traffic, jobs and truth, used as `with Testbed(settings, path) as testbed`.
 
     `registrations` and `control` are the sockets of a flow reporter and an actuator; default: beside `path`.
     """
@@ -90,7 +90,7 @@ class Testbed:
         self.fabric.close()
 
     def shape(self) -> Shape:
-        """Return the leaves of the fabric's NICs and the rates of its links, as `best` needs them."""
+        """Return the leaf of each NIC and the rates of the links, from which `best` computes the optimum."""
         settings = self.fabric.settings
         return shape_of(
             {nic.nic: nic.leaf for nic in self.fabric.nics()},
@@ -133,10 +133,10 @@ class Testbed:
     def move(
         self, spine: str, other: str, leaves: list[str] | None = None, *, planned: bool = True
     ) -> list[str]:
-        """Exchange two spines at some leaves, see `Fabric.move`; return the links that are there now.
+        """Exchange two spines at some leaves, see `Fabric.move`; return the ids of the resulting links.
 
-        If not `planned`, the topology file stays as it is, so the cables are miswired. Raises FabricError
-        while a fault is in force, since its cable could no longer be found.
+        If not `planned`, the topology file is not updated, so the cables count as miswired. Raises
+        FabricError while a fault is in force, since the fault's cable could no longer be found.
         """
         active = self.faults.active()
         if active:
@@ -151,7 +151,7 @@ class ControlServer(control_socket.ControlServer):
     """Answers requests about one testbed on its control socket."""
 
     def __init__(self, testbed: Testbed, path: Path) -> None:
-        """Open the socket. Raises FabricError if a fabric already answers on it, or it cannot be opened."""
+        """Open the socket. Raises FabricError if another testbed answers on it, or it cannot be opened."""
         self._testbed = testbed
         commands: dict[str, Callable[[Request], Iterator[Any]]] = {
             "show": self._show,
@@ -268,7 +268,7 @@ class ControlServer(control_socket.ControlServer):
         yield self._testbed.truth.snapshot()
 
     def _queues(self, request: Request) -> Iterator[Any]:
-        """Yield the queues of some links repeatedly, until the client leaves or the time is over."""
+        """Yield the queue lengths of some links repeatedly, until the client disconnects or time is up."""
         links = [_text({"link": link}, "link") for link in request["links"]]
         interval_s, duration_s = float(request["interval_s"]), float(request["duration_s"])
         if not 0.001 <= interval_s <= 60 or not 0 < duration_s <= 86_400:
@@ -310,13 +310,13 @@ class ControlServer(control_socket.ControlServer):
 
 
 class ControlClient:
-    """A client of a running fabric. Raises NoFabric if none answers, FabricError for a refusal."""
+    """A client of a running testbed. Raises NoFabric if no testbed answers, FabricError for a refusal."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def ask(self, command: str, timeout_s: float | None = 30.0, **values: Any) -> Any:
-        """Return the only result of a command."""
+        """Send a command and return its only result."""
         for result in self.stream(command, timeout_s, **values):
             return result
         raise NoFabric(f"the fabric at {self._path} hung up without an answer")

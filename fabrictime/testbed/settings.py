@@ -1,7 +1,6 @@
-"""Settings of the testbed fabric: its shape, its rates and the clocks its NICs are given.
+"""Settings of the packet-forwarding testbed: its size, its rates and the clocks of its NICs.
 
-In: the `fabric` table of the one TOML file. Out: a checked, frozen model for
-`fabrictime.testbed.fabric.fabric.Fabric`.
+The model checks the `fabric` table of the TOML file, for `fabrictime.testbed.fabric.fabric.Fabric`.
 """
 
 from __future__ import annotations
@@ -190,11 +189,11 @@ class FabricSettings(StrictModel):
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of the largest frame."""
+        """Size of the largest Ethernet frame, bytes."""
         return self.mtu_bytes + ETHERNET_BYTES
 
     def burst_for(self, rate_bps: int) -> int:
-        """Return the bytes that a port of this rate may send at once."""
+        """Return the number of bytes that a port of this rate may send in one burst."""
         if self.burst_bytes is not None:
             return self.burst_bytes
         return self.frame_bytes + rate_bps * BURST_NS // 8_000_000_000

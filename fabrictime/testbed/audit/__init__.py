@@ -1,1 +1,1 @@
-"""Recorded hosts and planted faults of the audit, and simulated fabrics whose truth is known."""
+"""Test data for the audit: recorded hosts, planted faults, and simulated fabrics with known faults."""

@@ -1,4 +1,4 @@
-"""Faults that an injector plants in a recorded host, each with the check that must find it."""
+"""Faults to plant in a recorded host, each with the audit check that must find it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def text(path: str, content: str | bytes) -> Plant:
 
 
 def instead(path: str, old: str, new: str) -> Plant:
-    """Return a fault that replaces the part `old` of a file by `new`."""
+    """Return a fault that replaces the part `old` of a file's content by `new`."""
 
     def plant(host: RecordedHost) -> None:
         content = host.files[path]
@@ -43,12 +43,12 @@ def gone(path: str) -> Plant:
 
 
 def grown(path: str, content: str) -> Plant:
-    """Return a fault that changes a counter between two readings."""
+    """Return a fault that changes a counter's file to `content` between two readings."""
     return lambda host: host.later.__setitem__(path, content)
 
 
 def logged(line: str, times: int = 1, apart_s: float = 0.0) -> Plant:
-    """Return a fault that adds a line to the kernel log `times` times, the last a minute ago."""
+    """Return a fault that adds a line to the kernel log `times` times, `apart_s` apart, last a minute ago."""
 
     def plant(host: RecordedHost) -> None:
         for number in range(times):

@@ -1,4 +1,4 @@
-"""Faults that only load shows, each with the check that must find it."""
+"""Faults that show only under load, each with the audit check that must find it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Faults of GPUs, each with the check that must find it.
+"""Faults of GPUs, each with the audit check that must find it.
 
-The faults of LIBRARY change a value of GPU 3 in NVML's report. Our stand-in for NVML's library shows the
-same ones (fake_nvml.c), and test_nvml.py compares the two.
+The faults in LIBRARY change a value of GPU 3 in NVML's report. Our stand-in for NVML's library (fake_nvml.c)
+can show the same faults, and test_nvml.py compares the two.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LIBRARY: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def changed(report: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a report in which the bad GPU has other values."""
+    """Change the values of the bad GPU in a report, in place; return the report."""
     old = report["gpus"][BAD]
     report["gpus"][BAD] = values if "lost" in values else {**old, **values}
     return report
@@ -71,7 +71,7 @@ def _reported(change: Callable[[dict[str, Any]], object]) -> Callable[[RecordedH
 
 
 def no_peers(report: dict[str, Any]) -> None:
-    """Remove the peer access between the bad GPU and all others, in both directions."""
+    """Remove the peer-to-peer access between the bad GPU and all others, in both directions."""
     for index, gpu in enumerate(report["gpus"]):
         gpu["peers"] = [5 if index != BAD else 0 if other == BAD else 5 for other in range(GPUS)]
         if index != BAD:
@@ -87,7 +87,7 @@ def _no_xgmi(host: RecordedHost) -> None:
 
 
 def _no_simd(host: RecordedHost) -> None:
-    """Remove a GPU, with its links, from the driver."""
+    """Remove a GPU, with its links, from the amdgpu driver's topology."""
     host.files = {path: text for path, text in host.files.items() if "/topology/nodes/2/" not in path}
 
 
@@ -96,7 +96,7 @@ def _module_gone(host: RecordedHost) -> None:
 
 
 def stalled(host: RecordedHost) -> None:
-    """Let the bad GPU wait in a collective."""
+    """Make the bad GPU show 100% utilisation, as if it waited in a collective."""
     activity = json.loads(host.commands[NVML, ACTIVITY])
     activity["gpus"][BAD]["utilisation_percent"] = [100] * 5
     host.commands[NVML, ACTIVITY] = json.dumps(activity)

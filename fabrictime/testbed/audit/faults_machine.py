@@ -1,4 +1,4 @@
-"""Faults of the machine, its versions and services, each with the check that must find it."""
+"""Faults of the machine, its versions and services, each with the audit check that must find it."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def _zombies(host: RecordedHost) -> None:
 
 
 def _other_kernel(host: RecordedHost) -> None:
-    """Replace the modules of the running kernel with those of another one."""
+    """Replace the modules of the running kernel with those of another kernel version."""
     del host.files["/lib/modules/6.8.0-45-generic/modules.dep"]
     host.files["/lib/modules/6.8.0-50-generic/modules.dep"] = ""
 
 
 def _uneven_sockets(host: RecordedHost) -> None:
-    """Give socket 0 one processor more than socket 1."""
+    """Give CPU socket 0 one processor more than socket 1."""
     cpus = "/sys/devices/system/cpu"
     for path, content in list(host.files.items()):
         if path.startswith(f"{cpus}/cpu0/"):
@@ -88,7 +88,7 @@ def _uneven_sockets(host: RecordedHost) -> None:
 
 
 def _far_nic(host: RecordedHost) -> None:
-    """Put a GPU below another root bus: it shares no switch with a NIC."""
+    """Move a GPU below another PCIe root bus, so that it shares no PCIe switch with a NIC."""
     host.links[f"{PCI}/{address(2)}"] = f"/sys/devices/pci0000:d0/0000:d0:01.0/{address(2)}"
 
 

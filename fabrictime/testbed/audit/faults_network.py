@@ -1,4 +1,4 @@
-"""Faults of the network that an injector plants in a recorded host, each with the check that must find it."""
+"""Faults of the network to plant in a recorded host, each with the audit check that must find it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BACK = DEVICES["mlx5_1"]
 
 
 def interface(name: str, **changes: Any) -> Plant:
-    """Return a fault that changes fields of an interface."""
+    """Return a fault that changes the fields `changes` of an interface."""
 
     def plant(host: RecordedHost) -> None:
         interfaces = host.network["interfaces"]
@@ -62,12 +62,12 @@ def counted(name: str, **counters: int) -> Plant:
 
 
 def added(read: str, value: Any) -> Plant:
-    """Return a fault that adds a route, rule or neighbour."""
+    """Return a fault that adds `value` to the routes, rules or neighbours, as `read` names."""
     return lambda host: host.network[read].append(value)
 
 
 def without(read: str, **fields: Any) -> Plant:
-    """Return a fault that removes the routes, rules or neighbours with these values."""
+    """Return a fault that removes the routes, rules or neighbours (`read`) with these field values."""
 
     def plant(host: RecordedHost) -> None:
         entries = host.network[read]
@@ -91,7 +91,7 @@ def neighbour(address: str, state: str) -> Plant:
 
 
 def dcb(name: str, **changes: Any) -> Plant:
-    """Return a fault that changes a NIC's flow control settings."""
+    """Return a fault that changes a NIC's priority flow control settings."""
 
     def plant(host: RecordedHost) -> None:
         before: Dcb = host.network["dcb"][name]
@@ -101,22 +101,22 @@ def dcb(name: str, **changes: Any) -> Plant:
 
 
 def statistics(name: str, **counters: int) -> Plant:
-    """Return a fault that changes a driver's counters."""
+    """Return a fault that changes ethtool counters of an interface's driver."""
     return lambda host: host.network["ethtool_statistics"][name].update(counters)
 
 
 def reach(**changes: Any) -> Plant:
-    """Return a fault that changes which hosts answer."""
+    """Return a fault that changes which hosts answer requests."""
     return lambda host: host.network["reach"].update(changes)
 
 
 def link(name: str, settings: LinkSettings) -> Plant:
-    """Return a fault that changes the settings of a link."""
+    """Return a fault that changes the ethtool link settings of an interface."""
     return lambda host: host.network["link_settings"].__setitem__(name, settings)
 
 
 def later(path: str, value: int) -> Plant:
-    """Return a fault that makes a counter grow between two readings."""
+    """Return a fault that sets a counter's file to `value` between two readings."""
     return lambda host: host.later.__setitem__(path, str(value))
 
 
@@ -141,7 +141,7 @@ def both(*plants: Plant) -> Plant:
 
 
 def events(*lines: tuple[float, str]) -> Plant:
-    """Return a fault that adds lines to the kernel log, each given with its age in seconds."""
+    """Return a fault that adds (age in seconds, line) entries to the kernel log."""
     more = "".join(f"[{UPTIME_S - ago_s:12.6f}] {line}\n" for ago_s, line in lines)
     return prints(TIMED, LOG + more)
 
@@ -158,7 +158,7 @@ def flaps(count: int, apart_s: float, down_s: float) -> Plant:
 
 
 def mlxlink(old: str, new: str) -> Plant:
-    """Return a fault that changes part of the mlxlink report on a link."""
+    """Return a fault that replaces `old` by `new` in mlxlink's report on a link."""
     require(old in MLXLINK + MLXLINK_MODULE, f"{old} in the recorded host")
     return both(
         prints(("mlxlink", "-d", BACK, "-c", "-e"), MLXLINK.replace(old, new)),

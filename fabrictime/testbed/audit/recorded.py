@@ -1,7 +1,7 @@
 """A recorded host: files and commands of a healthy machine with GPUs and RDMA NICs.
 
-We wrote it from the formats of the kernel's documentation; no machine was read. It has devices of more makes
-than a real machine, so that every check has something to read.
+The content was written from the formats in the kernel's documentation, not copied from a machine. The host
+has devices of more vendors than a real machine, so that every check has something to read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNITS = ("systemctl", "list-units", "--state=failed", "--plain", "--no-legend", 
 
 
 class RecordedHost(RecordedNetwork):
-    """A host, with the interface of `Host`, whose files, commands, sizes and network are given values."""
+    """A host with the interface of `Host`, whose files, commands, file systems and network are constants."""
 
     def __init__(self, files: Mapping[str, str | bytes], commands: Mapping[tuple[str, ...], str]) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class RecordedHost(RecordedNetwork):
         self._indexed: set[str] = set()
 
     def readable(self) -> list[str]:
-        """Return the names of everything that can be denied."""
+        """Return the names of all files, commands, links and reads to which access can be denied."""
         commands = {command[0] for command in self.commands}
         return sorted([*self.files, *commands, "adjtimex", *self.links, *READS])
 
@@ -95,7 +95,7 @@ class RecordedHost(RecordedNetwork):
         return content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory."""
+        """Return the names of the entries in a directory."""
         self._check(path)
         if self.files.keys() != self._indexed:
             self._index()
@@ -112,23 +112,23 @@ class RecordedHost(RecordedNetwork):
                 folder, _, name = folder.rpartition("/")
 
     def space(self, path: str) -> tuple[int, int, int, int]:
-        """Return the size and the free bytes of a file system, its inodes and its free inodes."""
+        """Return (size, free bytes, inodes, free inodes) of a file system."""
         self._check(path)
         if path not in self.spaces:
             raise Missing(f"{path}: No such file or directory")
         return self.spaces[path]
 
     def now_s(self) -> float:
-        """Return a time, s, at which the host's certificates are valid."""
+        """Return a time, in s since the Unix epoch, at which the host's certificates are valid."""
         return recorded_services.NOW_S
 
     def pause(self, wanted_s: float) -> float:
-        """Apply the changes in `later` instead of waiting; return the requested time."""
+        """Apply the changes in `later` instead of waiting; return `wanted_s`."""
         self.files |= self.later
         return wanted_s
 
     def clock_status(self) -> int:
-        """Return the status bits of the system clock."""
+        """Return the status bits of the system clock, as adjtimex does."""
         self._check("adjtimex")
         return self.status
 
@@ -140,7 +140,7 @@ class RecordedHost(RecordedNetwork):
         return self.links[path]
 
     def run(self, *command: str) -> str:
-        """Return the output of a command."""
+        """Return the recorded output of a command."""
         self._check(command[0])
         if command in self.slow:
             raise Unreadable(f"{' '.join(command)}: no end within 5 s")
@@ -149,13 +149,13 @@ class RecordedHost(RecordedNetwork):
         return self.commands[command]
 
     def load(self, limit_s: float, *command: str) -> str:
-        """Return the output of a load program of an active check."""
+        """Return the recorded output of a load program of an active check."""
         if command[0] == TRAFFIC:
             self.files |= self.under_load
         return self.run(*command)
 
     def traffic_round(self) -> TrafficRound:
-        """Return a round of traffic in which this host is the first one."""
+        """Return a round of traffic between hosts in which this host comes first."""
         return recorded_active.ROUND
 
 
@@ -253,7 +253,7 @@ def _port(device: str, number: int, layer: str) -> dict[str, str | bytes]:
 
 
 def bridge(*, redirects: bool) -> bytes:
-    """Return a bridge's configuration space: an AER capability, then ACS with or without redirection."""
+    """Return a PCI bridge's configuration space: an AER capability, then ACS with or without redirection."""
     space = bytearray(4096)
     space[0x100:0x104] = (0x1 | 1 << 16 | 0x148 << 20).to_bytes(4, "little")
     space[0x148:0x14C] = (0xD | 1 << 16).to_bytes(4, "little")

@@ -80,12 +80,12 @@ HOP = {"steps": 300, "hop_p50_ms": 0.3, "hop_p90_ms": 0.5, "hop_max_ms": 2.0}
 
 
 def traffic(check_id: str) -> tuple[str, ...]:
-    """Return the command for this host's part of a round of traffic."""
+    """Return the command for this host's part of the round of traffic that a check runs."""
     return (TRAFFIC, PLANS[check_id](ROUND).text())
 
 
 def traffic_output(check_id: str, **last: float) -> str:
-    """Return the output of that command, with changed figures for the last flow."""
+    """Return the output of the traffic program, with the figures `last` for the last flow."""
     flows = [planned_flow.flow for planned_flow in PLANS[check_id](ROUND).flows if planned_flow.is_client]
     figures = dict.fromkeys(flows, HOP if check_id == RING_CHECK else FLOW)
     figures[flows[-1]] = {**figures[flows[-1]], **last}
@@ -93,12 +93,12 @@ def traffic_output(check_id: str, **last: float) -> str:
 
 
 def reduced(bandwidth: float, wrong: int = 0) -> str:
-    """Return the output of all_reduce_perf."""
+    """Return the output of all_reduce_perf for a bus bandwidth, GB/s, and a number of wrong values."""
     return REDUCED.format(bus=bandwidth, wrong=wrong, verdict="FAILED" if wrong else "OK")
 
 
 def over_nics(shape: str, pairs: int) -> tuple[str, ...]:
-    """Return the command that runs an all-reduce over the NICs."""
+    """Return the command that runs an all-reduce over the NICs, with `pairs` queue pairs per connection."""
     environment = (
         "NCCL_P2P_DISABLE=1",
         "NCCL_SHM_DISABLE=1",
@@ -109,7 +109,7 @@ def over_nics(shape: str, pairs: int) -> tuple[str, ...]:
 
 
 def loopback(program: str, device: str, *options: str) -> tuple[str, ...]:
-    """Return the command that runs perftest on one device."""
+    """Return the command that runs a perftest program on one RDMA device, as client and server."""
     number = list(DEVICES).index(device)
     arguments = (f"/usr/bin/{program}", f"--ib-dev={device}", f"--port={18515 + number}", *options)
     return ("sh", "-c", LOOPBACK, *arguments)
@@ -131,7 +131,7 @@ def latency(device: str) -> tuple[str, ...]:
 
 
 def copies(lowest: float) -> str:
-    """Return the output of nvbandwidth."""
+    """Return the output of nvbandwidth, in which the first copy has the lowest bandwidth `lowest`, GB/s."""
     tests = [{"name": name, "status": "Passed", "min": 55.1, "max": 55.3} for name in COPY_TESTS]
     tests[0]["min"] = lowest
     return json.dumps({"nvbandwidth": {"testcases": tests}})
@@ -148,7 +148,7 @@ def trained(bad: int | None = None, **changes: object) -> str:
 
 
 def overlapped(both_s: float, right: int = 8) -> str:
-    """Return the output of overlap.py on eight GPUs."""
+    """Return the output of overlap.py on eight GPUs, of which `right` have correct results."""
     times = {"compute_s": 0.0031, "gather_s": 0.0029, "both_s": both_s}
     figures = {"hidden_share": hidden_share(**times), "gather_gb_per_s": 162.0, "right_ranks": right}
     return json.dumps({"torch": "2.7.1", "ranks": 8, "repeats": 2, **times, **figures})

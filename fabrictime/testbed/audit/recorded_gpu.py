@@ -1,4 +1,4 @@
-"""The GPUs of the recorded host: eight H100 that NVML reports, and two MI300X in sysfs.
+"""The GPUs of the recorded host: eight H100 in NVML's report, and two MI300X in sysfs.
 
 `producers.audit.gpu.nvml` prints this report when it reads our stand-in for NVML's library (test_nvml.py).
 """
@@ -106,7 +106,7 @@ def files() -> dict[str, str | bytes]:
 
 
 def on_pcie(place: str, kind: str, vendor: str, device: str) -> dict[str, str | bytes]:
-    """Return the files of a device with a link of full width and speed and without errors."""
+    """Return the sysfs files of a PCIe device that has full link width and speed, and no errors."""
     folder = f"/sys/bus/pci/devices/{place}"
     contents: dict[str, str | bytes] = {
         f"{folder}/class": f"{kind}\n",

@@ -39,7 +39,7 @@ MACHINE_HEALTH: dict[str, dict[str, Any]] = {
 
 
 def _places() -> dict[str, tuple[str, int]]:
-    """Return the path in the PCIe tree and the NUMA node of each address; a switch has a NIC, two GPUs."""
+    """Return (path in the PCIe tree, NUMA node) by PCI address; each switch has a NIC and two GPUs."""
     places = {}
     for index in range(len(NICS)):
         bus = 0x15 + 0x20 * index
@@ -53,7 +53,7 @@ def _places() -> dict[str, tuple[str, int]]:
 
 
 def links() -> dict[str, str]:
-    """Return the symbolic links from devices to their places in the PCIe tree."""
+    """Return the symbolic links from devices to their paths in the PCIe tree."""
     link_targets = {f"/sys/bus/pci/devices/{device}": path for device, (path, _) in _places().items()}
     for device, nic in (DEVICES | {EFA: EFA_ADDRESS}).items():
         link_targets[f"/sys/class/infiniband/{device}/device"] = link_targets[f"/sys/bus/pci/devices/{nic}"]

@@ -1,4 +1,4 @@
-"""The network of a recorded host, as values: one front-end interface and four of a rail-optimised fabric."""
+"""The network of a recorded host, as constants: a front-end interface and four of a rail-optimised fabric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FABRIC = ("eth0", "eth1")
 
 
 class RecordedNetwork:
-    """The network part of a recorded host. `network` holds each read's answer, and may be changed."""
+    """The network part of a recorded host. `network` holds the result of each read, and may be changed."""
 
     def __init__(self) -> None:
         self.network: dict[str, Any] = deepcopy(NETWORK)
@@ -39,7 +39,7 @@ class RecordedNetwork:
         return list(self._of("routes"))
 
     def rules(self) -> list[Rule]:
-        """Return the policy rules."""
+        """Return the policy routing rules."""
         return list(self._of("rules"))
 
     def neighbours(self) -> list[Neighbour]:
@@ -47,7 +47,7 @@ class RecordedNetwork:
         return list(self._of("neighbours"))
 
     def dcb(self, interface: str) -> Dcb | None:
-        """Return the flow control settings of an interface, or None if it has none."""
+        """Return the priority flow control settings of an interface; None if it has none."""
         dcb: Dcb | None = self._of("dcb").get(interface)
         return dcb
 
@@ -61,17 +61,17 @@ class RecordedNetwork:
         return settings
 
     def echo(self, address: str, size: int) -> float | None:
-        """Return the time, s, until an echo request is answered, or None if it is not."""
+        """Return the time, s, until an ICMP echo request is answered; None without an answer."""
         reach = self._of("reach")
         is_heard = address not in reach["silent"] and size <= reach["largest"]
         return reach["seconds"] if is_heard else None
 
     def connect(self, address: str, port: int) -> float | None:
-        """Return the time, s, until TCP accepts or refuses a connection, or None if it does neither."""
+        """Return the time, s, until TCP accepts or refuses a connection; None if it does neither."""
         return None if address in self._of("reach")["filtered"] else 0.0002
 
     def exchange(self, address: str, port: int, request: bytes) -> bytes | None:
-        """Return the answer of a name server to a request, or None if there is none."""
+        """Return a name server's answer to a request; None without an answer."""
         reach = self._of("reach")
         code: int = reach["code"]
         return None if address in reach["silent"] else request[:2] + bytes([0x81, code]) + request[4:]
@@ -147,6 +147,6 @@ NETWORK: dict[str, Any] = {
 
 
 def require(holds: bool, thing: str) -> None:
-    """Raise ValueError if `holds` is false: `thing` is missing, so a fault cannot be planted."""
+    """Raise ValueError if `holds` is false: without `thing`, a fault cannot be planted."""
     if not holds:
         raise ValueError(f"expected {thing}")

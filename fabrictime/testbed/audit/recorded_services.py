@@ -1,6 +1,6 @@
 """Files, commands and links of the recorded host for checks of its network and services.
 
-We wrote them from public formats: of the kernel, mlxlink, mlxconfig, lldpd, chrony, Slurm, libfabric.
+They were written from public formats: of the kernel, mlxlink, mlxconfig, lldpd, chrony, Slurm, libfabric.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ LINKS = {
 
 
 def files() -> dict[str, str | bytes]:
-    """Return the recorded host's files that belong to its network and services, by path."""
+    """Return the recorded host's files about its network and services, by path."""
     return {**_kernel(), **_etc(), **_cards(), **_efa(), **_interfaces()}
 
 

@@ -1,4 +1,4 @@
-"""Records of a simulated fabric with planted faults, for tests and the bench of the evaluation."""
+"""Generates records of a simulated fabric with planted faults, for tests and benchmarks of the evaluation."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Simulated:
         self.rng = rng
 
     def links(self, row: int, answer: bool) -> list[str]:
-        """Return the links of a row's requests or answers, as traces name them."""
+        """Return the links of a probe's path, as traces name them: of its requests, or of its answers."""
         route = (self.back if answer else self.there).of(row).tolist()
         links = [self.fleet.link_ids[link] for link in route]
         first, last = (self.dst, self.src) if answer else (self.src, self.dst)
@@ -149,7 +149,7 @@ class Simulated:
         ]
 
     def records(self, plan: bool = True, **fields: Any) -> FabricRecords:
-        """Return the records of nics, routes and delays, with or without the topology file."""
+        """Return the announcements, routes and delays as one object, with or without the topology file."""
         topology = Topology(topology_file(self.fleet)) if plan else Topology()
         defaults: dict[str, Any] = {"nics": self.nics(), "topology": topology}
         if "paths" not in fields:
@@ -178,7 +178,7 @@ def railed(nics: int = 64, rails: int = 8) -> Fleet:
 
 
 def drawn_swaps(fleet: Fleet, count: int, rng: np.random.Generator) -> list[tuple[str, str]]:
-    """Draw `count` swaps of cables between two rails of one rack, with each NIC in at most one swap."""
+    """Draw `count` random cable swaps between two rails of one rack, with each NIC in at most one swap."""
     used: set[int] = set()
 
     def draw() -> Iterator[tuple[int, int]]:

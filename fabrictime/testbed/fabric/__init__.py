@@ -1,1 +1,1 @@
-"""The fabric of real packets: its plan, namespaces, queue disciplines, faults and recorded truth."""
+"""The packet-forwarding fabric: its plan, namespaces, queue disciplines, faults and recorded truth."""

@@ -1,9 +1,9 @@
-"""Makes the switches of a fabric answer traces as switches of other networks do.
+"""Makes the switches of a testbed answer traceroutes as switches of other networks do.
 
-Addresses and routes of each form are in the plan. This module adds limits and rules to one namespace. Hidden
-switches keep the TTL of forwarded packets: a rule adds one before the kernel takes one. So a packet crosses
-them as in a tunnel or a layer-2 network, with the hash of its own ports. This needs no tunnel device, which
-the kernel may lack (IPIP, GRE and MPLS routing).
+The plan has the addresses and routes of each `AnswerForm`. This module adds limits and rules to one
+namespace. Hidden switches keep the TTL of forwarded packets: a rule adds one before the kernel subtracts one.
+So a packet crosses them as in a tunnel or a layer-2 network, with the hash of its own ports. No tunnel device
+is needed, which the kernel may lack (IPIP, GRE and MPLS routing).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SYSCTLS: Final = Path("/proc/sys/net/ipv4")
 
 
 def write_limits(form: AnswerForm, kind: str) -> None:
-    """Limit the answers of this namespace if its form and kind of node need that. Raises OSError."""
+    """Limit this namespace's ICMP answers if `form` and `kind` of node require that. Raises OSError."""
     if form == "rate_limited" and kind != "host":
         for name, value in _LIMITS.items():
             with suppress(FileNotFoundError):  # a limit of all namespaces together, on older kernels
@@ -78,7 +78,7 @@ def write_proxy(form: AnswerForm, ports: Iterable[str]) -> None:
 
 
 def add_rules(form: AnswerForm, kind: str) -> None:
-    """Add the rules of one namespace. Raises OSError, with nothing changed, if the kernel refuses."""
+    """Add the rules of one namespace. Raises OSError, with nothing changed, if the kernel refuses them."""
     if kind in _SILENT.get(form, ()):
         is_icmp = [load(NETWORK_HEADER, _PROTOCOL_AT, 1), compare(_EQUAL, bytes((socket.IPPROTO_ICMP,)))]
         is_exceeded = [load(TRANSPORT_HEADER, 0, 1), compare(_EQUAL, bytes((_TIME_EXCEEDED,)))]
@@ -96,7 +96,7 @@ def add_rules(form: AnswerForm, kind: str) -> None:
 
 
 def _chain(hook: int) -> list[Any]:
-    """Return the messages that make the table with one chain."""
+    """Return the netlink messages that create the nftables table with one chain."""
     return [
         _message(nft_table_msg, NFT_MSG_NEWTABLE, NFTA_TABLE_NAME=_TABLE, NFTA_TABLE_FLAGS=0),
         _message(

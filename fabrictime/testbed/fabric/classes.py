@@ -1,13 +1,13 @@
-"""Gives the ports of a fabric a queue per traffic class, and lets switches mark packets (ECN).
+"""Gives the ports of a testbed a queue per traffic class, and lets switches mark packets (ECN).
 
-A port's classes are HTB classes below one class of the link's rate. nftables selects the class of a packet
-by its DSCP (`meta priority`). The kernel need have neither prio nor RED: nftables marks, too. Each class of
+A port's classes are HTB classes below one class of the link's rate. nftables selects the class of a packet by
+its DSCP (`meta priority`). The kernel needs neither prio nor RED, because nftables also marks. Each class of
 a switch's port has a phantom queue as in HULL (Alizadeh et al., NSDI 2012): a token bucket that drains at a
 part of the link's rate. After a packet that finds the bucket empty, every ECN-capable packet of the class is
-marked for `HOLD_MS`. So small probes are marked as often as large packets of data, whose queue they share.
+marked for `HOLD_MS`. So small probes are marked as often as large data packets in the same queue.
 
-A bucket of nftables in bytes holds a second of its rate at least, which is too deep. So it counts packets:
-those above half the MTU, as full ones.
+A byte bucket of nftables holds at least a second of its rate, which is too deep. So the bucket counts
+packets: packets above half the MTU, as full ones.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _EXPRESSION_NAME, _EXPRESSION_DATA, _COUNTER_PACKETS = 1, 2, 2
 
 
 def add_queues(ip: IPRoute, index: int, rate_bps: int, settings: FabricSettings) -> None:
-    """Give a port one queue per class; together they send at `rate_bps`. Raises NetlinkError."""
+    """Give a port one queue per class, with a total rate of `rate_bps`. Raises NetlinkError."""
     ip.tc("add", "htb", index, _HANDLE, parent=_TC_H_ROOT, default=_FIRST_CLASS)
     frame = settings.frame_bytes
     ip.tc("add-class", "htb", index, _LINK_CLASS, parent=_HANDLE, **_rates(rate_bps, rate_bps, settings))
@@ -98,7 +98,7 @@ def add_queues(ip: IPRoute, index: int, rate_bps: int, settings: FabricSettings)
 
 
 def _rates(rate_bps: int, ceiling_bps: int, settings: FabricSettings) -> dict[str, float]:
-    """Return HTB's parameters; bursts are rounded up to whole microseconds, as the kernel rounds down."""
+    """Return HTB's parameters. Bursts are rounded up to whole microseconds, as the kernel rounds down."""
     parameters: dict[str, float] = {"mtu": settings.frame_bytes}
     for rate, burst, bps in (("rate", "burst", rate_bps), ("ceil", "cburst", ceiling_bps)):
         bytes_per_us = bps / 8e6
@@ -179,7 +179,7 @@ def of_dscp(dscp: int) -> list[dict[str, Any]]:
 
 
 def dscp_change(before: int, after: int) -> list[dict[str, Any]]:
-    """Return the expressions that change the DSCP of IPv4 packets where they enter a device."""
+    """Return nftables expressions that change the DSCP of IPv4 packets as they enter a device."""
     return [*of_dscp(before), *_write_tos(_DSCP_MASK, after << 2)]
 
 
@@ -195,7 +195,7 @@ def _write_tos(mask: int, value: int) -> list[dict[str, Any]]:
 def _marking_rules(
     port: str, rate_pps: int, traffic: FabricClass, settings: FabricSettings, number: int
 ) -> list[Any]:
-    """Return the rules of one class at one port: its phantom queue, and marking while that overflows."""
+    """Return the rules of one class at one port: its phantom queue, and marking while the queue overflows."""
     of_class = [*_port_is(port), *_dscp_is(traffic.dscp)]
     key = _immediate(struct.pack("=I", number))
     is_full = longer_than(settings.mtu_bytes // 2)
@@ -253,7 +253,7 @@ def _dscp_is(dscp: int) -> list[dict[str, Any]]:
 
 
 def _field_is(mask: int, operator: int, value: int) -> list[dict[str, Any]]:
-    """Return expressions that compare bits of the IP header's byte with DSCP and ECN."""
+    """Return expressions that compare bits of the IP header's TOS byte (DSCP and ECN) with a value."""
     bits = _bitwise(1, bytes((mask,)), b"\0")
     return [load(NETWORK_HEADER, 1, 1), bits, compare(operator, bytes((value,)))]
 

@@ -1,6 +1,6 @@
 """Draws the clocks of the testbed's NICs, whose errors are known exactly.
 
-Each NIC gets one ClockTruth, drawn by seed. Its prober uses it and the truth recorder keeps it. Without
+Each NIC gets one ClockTruth, drawn by seed. Its prober applies it and the truth recorder stores it. Without
 wander the clock's reading is linear, and `error_ns` is exact.
 """
 
@@ -14,7 +14,7 @@ from fabrictime.testbed.settings import UNSTABLE_PPB_PER_SQRT_S, FabricSettings
 
 @dataclass(frozen=True, slots=True)
 class ClockTruth:
-    """The behaviour of a NIC's clock.
+    """The true error of a NIC's clock.
 
     It reads true + offset_ns + drift_ppb * 1e-9 * (true - epoch_ns), plus its wander. If epoch_ns is 0, the
     drift starts with the prober. `wander_ppb_per_sqrt_s` is a random walk of the rate, drawn from `seed`.
@@ -28,7 +28,7 @@ class ClockTruth:
 
 
 def draw_clock(settings: FabricSettings, nic: str, epoch_ns: int = 0) -> ClockTruth | None:
-    """Return the clock of a NIC, or None if all clocks are right; equal settings give equal clocks."""
+    """Return a NIC's clock, None if clocks have no error; equal settings give equal clocks."""
     wander = settings.clock_wander_ppb_per_sqrt_s
     if nic in settings.unstable_clocks:
         wander = UNSTABLE_PPB_PER_SQRT_S

@@ -1,9 +1,9 @@
-"""A leaf-spine fabric of real packets: network namespaces wired with veth pairs, static equal-cost routes.
+"""A packet-forwarding leaf-spine fabric: network namespaces with veth pairs and static equal-cost routes.
 
-The process must have called `userns.enter`. `Fabric` starts the namespaces, describes every NIC for a prober
-and every directed link, and opens sockets there by `open_in`. Closing it, or the end of its last process,
-leaves nothing. A comment gives the reason of each sysctl: without them equal-cost paths do not
-follow the 5-tuple.
+The process must have called `userns.enter`. `Fabric` creates the namespaces, describes every NIC for a prober
+and every directed link, and opens sockets inside a namespace by `open_in`. Closing the fabric, or the end of
+its last process, removes everything. A comment gives the reason of each sysctl: without them equal-cost paths
+do not follow the 5-tuple.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FabricError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class FabricNic:
-    """One NIC of the fabric, for a prober; `rail` and `rack` are as in the inventory, `netns` is a path."""
+    """One NIC of the fabric, for a prober. `rail` and `rack` are as in the inventory; `netns` is a path."""
 
     nic: str
     host: str
@@ -88,7 +88,7 @@ class FabricNic:
 
 
 class Fabric:
-    """A fabric from `open` (or `with`) to `close`. Any thread may call it, one fault at a time."""
+    """A fabric from `open` (or `with`) to `close`. Any thread may call its methods, one fault at a time."""
 
     def __init__(self, settings: FabricSettings | None = None, name: str | None = None) -> None:
         self.settings = settings or FabricSettings()
@@ -118,7 +118,10 @@ class Fabric:
         self.close()
 
     def open(self) -> Self:
-        """Build the fabric. Raises NamespacesDenied without `enter`, FabricError if the kernel refuses."""
+        """Build the fabric.
+
+        Raises NamespacesDenied outside `userns.enter`, FabricError if the kernel refuses.
+        """
         if self._paths:
             raise FabricError(f"fabric {self.name}: it is open already")
         if not userns.inside():
@@ -138,7 +141,7 @@ class Fabric:
         return self
 
     def close(self) -> None:
-        """Call the closers, then remove the namespaces; a second call does nothing."""
+        """Call the registered closers, then remove the namespaces; a second call does nothing."""
         while self._closers:
             self._closers.pop()()
         for path in self._paths.values():
@@ -147,15 +150,15 @@ class Fabric:
         self._nics.clear()
 
     def on_close(self, closer: Callable[[], None]) -> None:
-        """Register `closer` to be called before the namespaces are removed; the last one is called first."""
+        """Register a function to call before the namespaces are removed, in reverse order of registration."""
         self._closers.append(closer)
 
     def nics(self) -> list[FabricNic]:
-        """Return every NIC of every host, host by host."""
+        """Return every NIC of every host, grouped by host."""
         return list(self._nics)
 
     def nic(self, name: str) -> FabricNic:
-        """Return the NIC with the name `h1/eth1`, or the first one of host `h1`. Raises FabricError."""
+        """Return the NIC with the name `h1/eth1`, or the first NIC of host `h1`. Raises FabricError."""
         for nic in self._nics:
             if name in (nic.nic, nic.host):
                 return nic
@@ -171,14 +174,14 @@ class Fabric:
     def open_in(self, node: str, work: Callable[[], T]) -> T:
         """Run `work` in a helper thread inside a node's namespace and return its result.
 
-        Sockets that it opens stay in that namespace.
+        Sockets that `work` opens stay in that namespace.
         """
         return userns.in_netns(self.netns(node), work)
 
     def set_port(self, port: Port, up: bool, down: Iterable[tuple[str, str]] = ()) -> None:
         """Take a port down, or up with every address, neighbour and route that it lost by going down.
 
-        `down` has the (node, port) of ports that are still down; routes omit them, as the kernel demands.
+        `down` has (node, port) of each port that is still down; routes omit these, as the kernel demands.
         """
         dead = set(down)
         self.generation += 1
@@ -201,10 +204,10 @@ class Fabric:
             raise FabricError(f"port {port}: {_line(error)}") from error
 
     def move(self, one: str, other: str, leaves: Collection[str] | None = None) -> list[str]:
-        """Exchange the places of two spines at some leaves, or at all if None; return the links there now.
+        """Exchange two spines at some leaves, or at all if None; return the ids of the resulting links.
 
         At each leaf, the two spines' cables change ports at the spines. A cable keeps its addresses, as if an
-        operator gave the spines' ports new ones. Raises ValueError, FabricError.
+        operator gave the spines' ports new addresses. Raises ValueError, FabricError.
         """
         with self.lock:
             plan, swaps = exchange(self.plan, one, other, leaves)
@@ -237,7 +240,7 @@ class Fabric:
             return [link for swap in swaps for link in Cable(swap.lower, swap.after).links()]
 
     def _settle(self, name: str, arrived: dict[str, Port]) -> None:
-        """Give interfaces moved into a spine's namespace their names and settings; set its routes."""
+        """Configure interfaces that arrived in a spine's namespace: names, settings and routes."""
         with IPRoute() as ip:
             for temporary, port in arrived.items():
                 index = socket.if_nametoindex(temporary)
@@ -247,7 +250,7 @@ class Fabric:
                 _set_route(ip, route, set())
 
     def _build(self) -> None:
-        """Make every namespace, then wire and configure node by node. Runs in a helper thread."""
+        """Create every namespace, then wire and configure node by node. Runs in a helper thread."""
         descriptors: dict[str, int] = {}
         try:
             for name in self.plan.nodes:
@@ -288,7 +291,7 @@ class Fabric:
                 continue
 
     def _wire(self, ip: IPRoute, node: Node, fds: dict[str, int]) -> None:
-        """Make a node's cables to upper nodes, where the lower end makes both ends; then set its ports up."""
+        """Create a node's veth pairs to upper nodes, and move the far ends there; then set its ports up."""
         frame = self.settings.frame_bytes
         shape = {
             "gso_max_segs": 1,
@@ -331,8 +334,7 @@ class Fabric:
         self._neighbour(ip, port, index)
 
     def _shaping(self, rate_bps: int) -> dict[str, float]:
-        """Return TBF's parameters; the burst is rounded up to whole microseconds, since the kernel rounds it
-        down."""
+        """Return TBF's parameters. The burst is rounded up to whole microseconds; the kernel rounds down."""
         bytes_per_us = rate_bps / 8e6
         burst_us = math.ceil(self.settings.burst_for(rate_bps) / bytes_per_us) + 0.5
         return {
@@ -372,7 +374,7 @@ class Fabric:
 
 
 def _set_route(ip: IPRoute, route: Route, down: set[str]) -> None:
-    """Set a route over those of its ports that are up; if none is up, set no route."""
+    """Set a route over those of its ports that are up; if no port is up, set no route."""
     hops = [hop for hop in route.nexthops if hop.port not in down]
     if not hops:
         return
@@ -397,7 +399,7 @@ def _nexthop_fields(hop: Nexthop) -> dict[str, Any]:
 
 
 def _wait_for_routes() -> None:
-    """Wait until every route of this namespace uses all ports, as the kernel may report a carrier late."""
+    """Wait until every route in this namespace uses all its ports; the kernel may report a carrier late."""
     deadline = time.monotonic() + _CARRIER_S
     with IPRoute() as ip:
         while time.monotonic() < deadline:
@@ -413,7 +415,7 @@ def _wait_for_routes() -> None:
 
 
 def _transfer(name: str, to: int, temporary: str) -> None:
-    """Move an interface of this namespace into another one, under a name that is free there."""
+    """Move an interface of this namespace into another one, under a temporary name that is unused there."""
     with IPRoute() as ip:
         index = socket.if_nametoindex(name)
         ip.link("set", index=index, state="down")
@@ -427,7 +429,7 @@ def _lower(node: Node, far: Node) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """Return a line of text for an error that the kernel reported."""
+    """Return an error that the kernel reported as a line of text."""
     code = getattr(error, "code", None) or getattr(error, "errno", None)
     if code == errno.EOPNOTSUPP:
         return f"this kernel lacks a part that the fabric needs (veth, or the TBF queue): {error}"

@@ -1,4 +1,4 @@
-"""Breaks a part of a running fabric by name, and restores it exactly.
+"""Breaks a part of a running testbed by name, and restores it exactly.
 
 A fault is a line such as `grey 20% leaf1>spine2 for 10s`. The truth recorder keeps the log of faults.
 
@@ -6,9 +6,9 @@ A fault is a line such as `grey 20% leaf1>spine2 for 10s`. The truth recorder ke
     blackhole TARGET   everything sent into the link is lost; carrier and routes stay
     grey P% TARGET     that share of packets is lost, drawn by `seed N` (0 by default)
     mtu BYTES TARGET   packets above this size, with their IP header, are lost and no router reports it
-    remark A B TARGET  packets of DSCP A have DSCP B from there on
+    remark A B TARGET  packets of DSCP A get DSCP B at the target
 
-`dscp N` after the target of `blackhole` or `grey` breaks the queue of that class only.
+`dscp N` after the target of `blackhole` or `grey` limits the fault to the queue of that class.
 TARGET is a directed link by its nodes or its full id (`leaf1>spine2`, `leaf1:swp3>spine2:swp1`), both
 directions (`leaf1<>spine2`), a NIC or host (`h1/eth1`, `h1`: its cable, for `down` its own port), or a whole
 switch.
@@ -41,10 +41,10 @@ MAX_DSCP = 63
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
-    """A fault to inject. `share`, 0 to 1, is the part of packets that are lost, of those above `max_bytes`.
+    """A fault to inject. `share` is the part of packets that are lost, 0 to 1, among those above `max_bytes`.
 
-    If `for_s` is None, it lasts until cleared. `dscp` is the only class that it affects, or None for all
-    classes. `to_dscp` is the DSCP that affected packets get.
+    If `for_s` is None, the fault lasts until it is cleared. `dscp` is the only class that it affects, or None
+    for all classes. `to_dscp` is the DSCP that affected packets get.
     """
 
     kind: FaultKind
@@ -79,7 +79,7 @@ class FaultEvent:
     """An entry in the log of faults; `links` are the ids of the directed links that lose packets.
 
     Times are CLOCK_REALTIME. The fault was certainly in force from `start_end_ns` to `clear_begin_ns`, and
-    certainly not before `start_begin_ns` or after `clear_end_ns`. `clear_*` is None while it is in force.
+    certainly not before `start_begin_ns` or after `clear_end_ns`. `clear_*` is None while in force.
     """
 
     fault: int
@@ -92,7 +92,7 @@ class FaultEvent:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of a duration such as `500ms`, `10s`, `2m` or `1h`. Raises ValueError."""
+    """Return a duration such as `500ms`, `10s`, `2m` or `1h` in seconds. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text.strip())
     if match is None:
         raise ValueError(f"duration {text!r}: expected a number and ms, s, m or h, as in 10s")
@@ -103,7 +103,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_fault(text: str) -> FaultSpec:
-    """Return the fault that a line describes. Raises ValueError with the expected form."""
+    """Return the fault that a line describes. Raises ValueError with the expected syntax."""
     parts = text.split()
     for_s = None
     if len(parts) > 2 and parts[-2] == "for":
@@ -165,7 +165,7 @@ class _Active:
 
 
 class Faults:
-    """The faults of one fabric. All methods may be called from any thread."""
+    """The faults of one testbed. All methods may be called from any thread."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
@@ -237,8 +237,7 @@ class Faults:
             return sorted([*self._past, *self.active()], key=lambda event: event.fault)
 
     def resolve(self, spec: FaultSpec) -> list[str]:
-        """Return the ids of the directed links that a fault's target stands for. Raises ValueError if there
-        is none."""
+        """Return the ids of the directed links of a fault's target. Raises ValueError if there are none."""
         target, links = spec.target, self._fabric.links
         if target in links:
             return [target]
@@ -277,7 +276,7 @@ class Faults:
             heal.append(partial(self._remove, table, receiver))
 
     def _take_down(self, port: Port, heal: list[Callable[[], None]]) -> None:
-        """Take a port down unless another fault has; clearing the last of them brings it up again."""
+        """Take a port down, or count one more fault on it; after the last fault it is brought up again."""
         key = (port.node, port.name)
         if key not in self._down:
             self._fabric.set_port(port, up=False)
@@ -298,7 +297,7 @@ class Faults:
             raise FabricError(f"fault {table} on {port}: {error}") from error
 
     def _lossy(self, spec: FaultSpec, links: list[str]) -> tuple[str, ...]:
-        """Return the links that lose or change packets; a cable that is down loses them both ways."""
+        """Return the links that lose or change packets; a cable that is down loses both directions."""
         if spec.kind != "down":
             return tuple(links)
         ends = {self._fabric.links[link] for link in links}
@@ -330,7 +329,7 @@ class Faults:
                     _log.exception("fault %d could not be cleared", number)
 
     def _stop(self) -> None:
-        """Drop all faults in force; they go with the namespaces."""
+        """Forget all faults in force; they end with the namespaces."""
         with self._fabric.lock:
             for active in self._active.values():
                 if active.timer is not None:
@@ -350,7 +349,7 @@ def _rule_of(spec: FaultSpec, table: str, device: str) -> Callable[[], None]:
 
 
 def _undo(heal: list[Callable[[], None]]) -> None:
-    """Undo all steps, last one first, even if one raises; then raise the first error."""
+    """Undo all steps in reverse order, even if a step raises; then raise the first error."""
     first: FabricError | None = None
     for undo in reversed(heal):
         try:

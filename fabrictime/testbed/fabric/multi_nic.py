@@ -1,7 +1,7 @@
-"""Hosts with many NICs, in the forms that clusters have: namespaces on bridges that stand for leaves.
+"""Builds hosts with many NICs, in the layouts of real clusters: namespaces, with bridges as leaves.
 
-`FORMS` declares them. `MultiNic` builds one: a namespace per host and one that holds all leaves. The process
-must have called `userns.enter`. A form that needs a device which this kernel lacks raises FabricError.
+`FORMS` declares the layouts. `MultiNic` builds one: a namespace per host and one for all leaves. The process
+must have called `userns.enter`. A layout that needs a device which this kernel lacks raises FabricError.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _serial = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of network. `nics` is the number of NICs per host; `reaches`: which rails reach each other."""
+    """A layout of a network. `nics` is the number of NICs per host, each on its own rail."""
 
     name: str
     title: str
@@ -108,7 +108,7 @@ FORMS: Final[dict[str, Form]] = {
 
 
 class MultiNicPort(NamedTuple):
-    """One NIC of a host: its names, its address, its namespace, cables as (interface of host, leaf)."""
+    """One NIC of a host: its names, address and namespace, and its cables as (host's interface, leaf)."""
 
     host: str
     device: str
@@ -124,7 +124,7 @@ class MultiNicPort(NamedTuple):
 
 
 class MultiNic:
-    """The hosts of one form, which exist inside a `with` block."""
+    """The hosts of one layout, which exist inside a `with` block."""
 
     def __init__(self, form: Form, hosts: int = 3, name: str | None = None) -> None:
         self.form, self.hosts = form, [f"h{number + 1}" for number in range(hosts)]
@@ -166,7 +166,7 @@ class MultiNic:
         return userns.in_netns(self._paths[node], work)
 
     def port(self, nic: str) -> MultiNicPort:
-        """Return the NIC with an id. Raises KeyError."""
+        """Return the port with the NIC id `nic`. Raises KeyError."""
         return {port.nic: port for port in self.ports}[nic]
 
     def peer_of(self, port: MultiNicPort) -> MultiNicPort:
@@ -177,7 +177,7 @@ class MultiNic:
         )
 
     def sent_packets(self, host: str) -> dict[str, int]:
-        """Return how many packets each cable of a host has sent, according to the kernel's counters."""
+        """Return the number of packets that a host has sent, by cable, from the kernel's counters."""
         cables = {cable for port in self.ports if port.host == host for cable, _ in port.cables}
 
         def read() -> dict[str, int]:
@@ -239,7 +239,7 @@ class MultiNic:
                 self.ports.append(MultiNicPort(host, device, rail, address, self._paths[host], cables))
 
     def _wire(self, ip: IPRoute, host: str, rail: int) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Make the cables of a NIC; return its device and its cables."""
+        """Create the cables of a NIC; return (its device, its cables as (interface, leaf))."""
         form, device = self.form, self.form.device.format(rail)
         if form.bonded:
             members = (f"m{rail}a", f"m{rail}b")
@@ -270,7 +270,7 @@ class MultiNic:
         return tagged, cable
 
     def _cable(self, ip: IPRoute, host: str, device: str, leaf: str, vlan: int | None = None) -> None:
-        """Connect a new interface of this host to a leaf; with a VLAN the leaf's port is tagged."""
+        """Connect a new interface of this host to a leaf's bridge; with a VLAN, the bridge port is tagged."""
         far = f"{host}p{next(self._far_ports)}"
         with open(self._paths[_LEAVES]) as leaves:
             peer: dict[str, Any] = {"ifname": far, "net_ns_fd": leaves.fileno()}

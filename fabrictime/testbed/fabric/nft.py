@@ -1,7 +1,7 @@
 """Drops packets on one port by nftables, over netlink without an `nft` binary.
 
-A table of its own has one chain, which hooks the interface's ingress and drops silently: carrier, the
-sender's counters and routes stay as they are. Removing the table undoes it exactly. pyroute2 encodes the
+A table per fault has one chain, which hooks the interface's ingress and drops silently: carrier, the sender's
+counters and routes stay as they are. Removing the table ends the fault exactly. pyroute2 encodes the
 messages; this module sends them itself to get the kernel's answer to each.
 """
 
@@ -54,9 +54,9 @@ _TIMEOUT_S = 5.0
 def add_drop(table: str, device: str, share: float, seed: int, only: Sequence[dict[str, Any]] = ()) -> None:
     """Drop exactly a `share`, above 0 and up to 1, of each SLOTS packets that enter `device`.
 
-    `only` has expressions that restrict this to matching packets. `seed` draws the positions once and they
-    repeat, so the same packets in the same order are dropped. Raises OSError, with nothing changed, if the
-    kernel refuses.
+    `only` has expressions that restrict the fault to matching packets. `seed` draws the positions once and
+    they repeat, so the same packets in the same order are dropped. Raises OSError, with nothing changed, if
+    the kernel refuses.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share of loss {share}: expected above 0 and at most 1")
@@ -83,7 +83,7 @@ def add_drop(table: str, device: str, share: float, seed: int, only: Sequence[di
 
 
 def add_change(table: str, device: str, expressions: Sequence[dict[str, Any]]) -> None:
-    """Apply expressions to all packets that enter `device`. Raises OSError."""
+    """Apply nftables expressions to all packets that enter `device`. Raises OSError."""
     commit([*_ingress_chain(table, device), _rule(table, list(expressions))])
 
 
@@ -125,7 +125,7 @@ def longer_than(max_bytes: int) -> list[dict[str, Any]]:
 
 
 def drop() -> dict[str, Any]:
-    """Return the verdict that drops a packet."""
+    """Return the nftables expression of the verdict that drops a packet."""
     return expression(
         "immediate",
         ("NFTA_IMMEDIATE_DREG", 0),
@@ -147,7 +147,7 @@ def _rule(table: str, expressions: list[dict[str, Any]]) -> Any:
 
 
 def _ingress_chain(table: str, device: str) -> list[Any]:
-    """Return the messages that make a table with one chain at a device's ingress."""
+    """Return the netlink messages that create a table with one chain at a device's ingress."""
     return [
         message(nft_table_msg, NFT_MSG_NEWTABLE, NFTA_TABLE_NAME=table, NFTA_TABLE_FLAGS=0),
         message(
@@ -169,12 +169,12 @@ def _ingress_chain(table: str, device: str) -> list[Any]:
 
 
 def remove_drop(table: str) -> None:
-    """Remove the table that `add_drop` made under this name. Raises OSError if there is none."""
+    """Remove the table that `add_drop` created under this name. Raises OSError if it does not exist."""
     commit([message(nft_table_msg, NFT_MSG_DELTABLE, NFTA_TABLE_NAME=table)])
 
 
 def _loss_set(table: str, share: float, seed: int) -> list[Any]:
-    """Return the messages that make the set of dropped slots, keys in the machine's byte order."""
+    """Return the messages that create the set of dropped slots, with keys in the machine's byte order."""
     drawn = random.Random(seed).sample(range(SLOTS), max(1, round(share * SLOTS)))  # noqa: S311  # reproducible
     messages = [
         message(
@@ -207,7 +207,7 @@ def _loss_set(table: str, share: float, seed: int) -> list[Any]:
 
 
 def load(header: int, at: int, size: int) -> dict[str, Any]:
-    """Return an expression that loads `size` bytes of a header, from the offset `at`, into register 1."""
+    """Return an expression that loads `size` bytes of a header, at the offset `at`, into register 1."""
     return expression(
         "payload",
         ("NFTA_PAYLOAD_DREG", 1),
@@ -236,17 +236,17 @@ def compare(operator: int, value: bytes) -> dict[str, Any]:
 
 
 def data(value: bytes) -> dict[str, Any]:
-    """Return a value in the form of an attribute that holds data."""
+    """Return a value as a netlink attribute that holds data."""
     return {"attrs": [("NFTA_DATA_VALUE", value)]}
 
 
 def expression(name: str, *attributes: tuple[str, Any]) -> dict[str, Any]:
-    """Return an expression of a rule with its attributes."""
+    """Return a rule's expression as a netlink attribute: its name and its attributes."""
     return {"attrs": [("NFTA_EXPR_NAME", name), ("NFTA_EXPR_DATA", {"attrs": list(attributes)})]}
 
 
 def message(kind: type[Any], number: int, family: int = NFPROTO_NETDEV, **attributes: Any) -> Any:
-    """Return a message that creates an object of nftables. A rule is appended to its chain."""
+    """Return a netlink message that creates an nftables object; a rule is appended to its chain."""
     message = kind()
     message["nfgen_family"] = family
     message["attrs"] = list(attributes.items())
@@ -256,7 +256,7 @@ def message(kind: type[Any], number: int, family: int = NFPROTO_NETDEV, **attrib
 
 
 def commit(messages: list[Any]) -> None:
-    """Send the messages as one transaction, applied all or none. Raises OSError for the first refused one."""
+    """Send messages as one transaction, applied all or none. Raises OSError for the first refused one."""
     batch = bytearray()
     edges = [nfgen_msg(), nfgen_msg()]
     for edge, number in zip(edges, (_BATCH_BEGIN, _BATCH_END), strict=True):

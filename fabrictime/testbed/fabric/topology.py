@@ -1,7 +1,7 @@
 """Plans a leaf-spine fabric: names, addresses, cables and routes, before anything is built.
 
-The Plan has plain values and is the same for the same settings. Pure. Hosts are h1.. with devices eth1..,
-leaves leaf1.., spines spine1.. with ports swp1..; a leaf's hosts come first.
+A Plan has plain values and is equal for equal settings. No function does I/O. Hosts are h1.. with devices
+eth1.., leaves leaf1.., spines spine1.. with ports swp1..; a leaf's first ports lead to its hosts.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _TRANSIT_PREFIX: dict[AnswerForm, int | None] = {
 class Port:
     """One end of a cable: an interface of a node. `rate_bps` is 0 if the rate is not limited.
 
-    `prefix` is the prefix length of its network. If it is None, the port is unnumbered, and `address` is the
-    loopback address of its switch.
+    `prefix` is the prefix length of its network. If `prefix` is None, the port is unnumbered, and `address`
+    is the loopback address of its switch.
     """
 
     node: str
@@ -57,22 +57,22 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """Two ports that are wired together: host to leaf, or leaf to spine, the lower one first."""
+    """Two ports that are wired together, the lower one first: host to leaf, or leaf to spine."""
 
     lower: Port
     upper: Port
 
     def links(self) -> tuple[str, str]:
-        """Return the ids of its two directed links: the upward one, then the downward one."""
+        """Return the ids of the cable's two directed links: first the upward link, then the downward one."""
         low, up = self.lower, self.upper
         return link_id(low.node, low.name, up.node, up.name), link_id(up.node, up.name, low.node, low.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Nexthop:
-    """The next hop of a route: `port`, and the `gateway` at its other end, None on the cable.
+    """A next hop of a route: `port`, and the `gateway` at the cable's other end, None for a direct route.
 
-    `onlink` says that no network of the port contains the gateway.
+    `onlink` is true if no network of the port contains the gateway.
     """
 
     port: str
@@ -82,7 +82,7 @@ class Nexthop:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A node's static route. Nexthops are equal-cost paths, in this order; `table` None is the main table."""
+    """A static route of a node. `nexthops` are ordered equal-cost paths; `table` None is the main table."""
 
     destination: str
     nexthops: tuple[Nexthop, ...]
@@ -92,8 +92,7 @@ class Route:
 
 @dataclass(slots=True)
 class Node:
-    """A namespace: a host, a leaf or a spine. `rules` has (source address, table) for hosts with several
-    NICs."""
+    """A namespace: host, leaf or spine. `rules` has (source address, table) for hosts with several NICs."""
 
     name: str
     kind: Kind
@@ -105,7 +104,7 @@ class Node:
 
 @dataclass(slots=True)
 class Plan:
-    """All that describes a fabric before it is built: its nodes, cables and addresses."""
+    """The description of a fabric before it is built: its nodes, cables and addresses."""
 
     nodes: dict[str, Node]
     cables: list[Cable]
@@ -115,14 +114,14 @@ class Plan:
     """The index of each host's rack, by host."""
 
     def nics(self) -> Iterator[tuple[Port, Port, int]]:
-        """Yield (host's port, leaf's port, rail) of each NIC, host by host."""
+        """Yield (host's port, leaf's port, rail) of each NIC, grouped by host."""
         for node in self.nodes.values():
             if node.kind == "host":
                 for rail, port in enumerate(node.ports):
                     yield port, self.far[node.name, port.name], rail
 
     def links(self) -> dict[str, tuple[Port, Port]]:
-        """Return (sending port, receiving port) of every directed link, by its id."""
+        """Return, by id, (sending port, receiving port) of every directed link."""
         table = {}
         for cable in self.cables:
             up, down = cable.links()
@@ -188,7 +187,7 @@ def make_plan(settings: FabricSettings) -> Plan:
 
 
 def _host_addresses(form: AnswerForm, first: int) -> tuple[_Address, _Address]:
-    """Return the addresses at a host's cable: of the host's port, and of the leaf's port."""
+    """Return the addresses at a host's cable: (host's port, leaf's port)."""
     leaf, host = str(ipaddress.IPv4Address(first)), str(ipaddress.IPv4Address(first + 1))
     if form == "flat":
         return (host, _FLAT_PREFIX), (None, None)
@@ -200,7 +199,7 @@ def _host_addresses(form: AnswerForm, first: int) -> tuple[_Address, _Address]:
 
 
 def _transit_addresses(prefix: int | None, cable: int) -> tuple[_Address, _Address]:
-    """Return the addresses at a cable between leaf and spine: of the leaf's port, and of the spine's port."""
+    """Return the addresses at a cable between leaf and spine: (leaf's port, spine's port)."""
     if prefix is None:
         return (None, None), (None, None)
     first = _LINKS_NET + (cable << 32 - prefix)
@@ -212,7 +211,7 @@ def _transit_addresses(prefix: int | None, cable: int) -> tuple[_Address, _Addre
 
 
 def _route_switches(plan: Plan) -> None:
-    """Give every leaf and spine its routes to the hosts behind each leaf, over all cables that lead there."""
+    """Give every leaf and spine routes to the hosts of each leaf, over all shortest equal-cost cables."""
     nodes, far = plan.nodes, plan.far
     leaves, spines = _names(plan, "leaf"), _names(plan, "spine")
     with_hosts = {leaf.node for _, leaf, _ in plan.nics()}
@@ -246,7 +245,7 @@ def _route_switches(plan: Plan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A cable whose upper end moves from one spine's port to another's; its address and MAC move with it."""
+    """A cable whose upper end moves from one spine's port to another's, with its address and MAC."""
 
     before: Port
     after: Port
@@ -256,7 +255,7 @@ class Swap:
 def exchange(
     plan: Plan, one: str, other: str, leaves: Collection[str] | None = None
 ) -> tuple[Plan, list[Swap]]:
-    """Return the plan after two spines' cables change places at some leaves, or all if None, and what moved.
+    """Return (plan with two spines' cables exchanged at `leaves`, or at all if None; the moved cables).
 
     Raises ValueError if the names are not those of two spines and of leaves.
     """
@@ -328,7 +327,7 @@ def _route_host(plan: Plan, host: Node) -> None:
 
 
 def _mac(cable: int, end: int) -> str:
-    """Return a locally administered unicast address, unique for each end of each cable."""
+    """Return a locally administered unicast MAC address, unique for each end of each cable."""
     raw = (0x02_F7_00_00_00_00 | cable << 8 | end).to_bytes(6, "big")
     return raw.hex(":")
 

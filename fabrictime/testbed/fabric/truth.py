@@ -1,7 +1,8 @@
-"""Records the truth about a fabric, by which tests and experiments are evaluated.
+"""Records the truth about a testbed, against which tests and experiments evaluate detectors.
 
-Per directed link: packets sent, received and queued. Also the path of a flow, the log of faults and the NICs'
-clocks. It reads leaves and spines, which no detector may: only tests, benches and the command line use it.
+It has the packets sent, received and queued per directed link, the paths of flows, the log of faults and the
+NICs' clocks. It reads leaves and spines, which no detector may: only tests, benchmarks and the command line
+do.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ _SAMPLES_KEPT = 100_000
 
 
 class PathUnclear(RuntimeError):
-    """A path could not be determined: packets were lost, or other traffic hid them."""
+    """A path could not be determined: packets were lost, or other traffic masked the burst."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTruth:
-    """Counts of a link since the fabric was built.
+    """Counters of a link since the fabric was built.
 
     `sent_*` left the sending port; `received_*` arrived at the other end. Their difference is on the wire
-    now. `backlog_*` wait in the sending port's queue now; `dropped_packets` did not fit into it. Packets that
-    a blackhole or grey fault drops count as received, as the fault acts after the counter.
+    now. `backlog_*` wait in the sending port's queue now; `dropped_packets` did not fit into the queue.
+    Packets that a blackhole or grey fault drops count as received, as the fault acts after the counter.
     """
 
     sent_packets: int = 0
@@ -63,7 +64,7 @@ class LinkTruth:
 
 @dataclass(frozen=True, slots=True)
 class TruthSample:
-    """The counters of all links; reading them began at a CLOCK_REALTIME time and ended at `end_ns`."""
+    """The counters of all links, read between two CLOCK_REALTIME times."""
 
     at_ns: int
     end_ns: int
@@ -71,7 +72,7 @@ class TruthSample:
 
 
 class Truth:
-    """The recorder of one fabric. Methods may be called from any thread."""
+    """The truth recorder of one testbed. Methods may be called from any thread."""
 
     def __init__(self, fabric: Fabric, faults: Faults | None = None) -> None:
         self._fabric = fabric
@@ -96,7 +97,7 @@ class Truth:
             self._sockets.clear()
 
     def links(self) -> dict[str, LinkTruth]:
-        """Return the counters and queues of every directed link now."""
+        """Return the present counters and queue lengths of every directed link."""
         with self._lock:
             ports: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
             for node in self._fabric.plan.nodes:
@@ -112,7 +113,7 @@ class Truth:
         return table
 
     def queued(self, links: Sequence[str]) -> list[int]:
-        """Return the bytes that wait at the sending ports of links. Raises ValueError for an unknown link."""
+        """Return the bytes that wait at the links' sending ports. Raises ValueError for an unknown link."""
         if unknown := [link for link in links if link not in self._fabric.links]:
             raise ValueError(f"link {unknown[0]!r}: no such link here")
         queued_bytes: dict[tuple[str, str], int] = {}
@@ -125,9 +126,9 @@ class Truth:
         return [queued_bytes[port.node, port.name] for port in ports]
 
     def marked(self) -> dict[str, dict[int, int]]:
-        """Return the packets marked (CE) by switches so far, by link, then by DSCP.
+        """Return the number of packets marked CE by switches so far, by link, then by DSCP.
 
-        A packet counts at the first port that marks it. It is empty without marked traffic classes.
+        A packet counts at the first port that marks it. The result is empty if no traffic class marks.
         """
         if not any(traffic_class.mark_percent for traffic_class in self._fabric.settings.classes):
             return {}
@@ -165,13 +166,13 @@ class Truth:
             self._recording = self._thread = None
 
     def sample(self) -> TruthSample:
-        """Return a sample of all links now."""
+        """Return a sample of all links' present counters."""
         begin = time.time_ns()
         links = self.links()
         return TruthSample(begin, time.time_ns(), links)
 
     def samples(self) -> list[TruthSample]:
-        """Return the recording, oldest first."""
+        """Return the recorded samples, oldest first."""
         return list(self._samples)
 
     def faults(self) -> list[FaultEvent]:
@@ -179,11 +180,11 @@ class Truth:
         return [] if self._faults is None else self._faults.log()
 
     def clocks(self) -> dict[str, ClockTruth | None]:
-        """Return the true behaviour of each NIC's clock, by NIC; None if it has no error."""
+        """Return the true behaviour of each NIC's clock, by NIC; None for a clock without error."""
         return {nic.nic: nic.clock for nic in self._fabric.nics()}
 
     def snapshot(self) -> dict[str, Any]:
-        """Return links, faults and clocks as plain values for JSON."""
+        """Return links, faults and clocks as a JSON-ready dict."""
         sample = self.sample()
         return {
             "at_ns": sample.at_ns,
@@ -198,7 +199,7 @@ class Truth:
     ) -> list[str]:
         """Return the directed links that a 5-tuple takes, as proven by a burst whose packets the links count.
 
-        The burst has a wrong checksum, so the far host drops it unseen. Other traffic may run; it grows until
+        The burst has a wrong checksum, so the far host drops it. Despite other traffic, the burst grows until
         one link per hop stands out. Raises PathUnclear, and ValueError for an invalid protocol or port.
         """
         start, end = self._ends(source, destination, sport, dport, protocol)
@@ -272,7 +273,7 @@ class Truth:
         return self._walk(start, end, moved, packets)
 
     def _walk(self, start: FabricNic, end: FabricNic, moved: list[str], packets: int) -> list[str]:
-        """Return the path that the links which carried the burst form, hop by hop."""
+        """Return the hop-by-hop path formed by `moved`, the links that carried the burst."""
         path: list[str] = []
         at = start.host
         while at != end.host:
@@ -332,7 +333,7 @@ class Truth:
 
 
 def _stats(sock: socket.socket) -> dict[int, list[int]]:
-    """Return packets and bytes in and out, and the next counters of rtnl_link_stats64, by interface index."""
+    """Return packets and bytes in and out, and further counters of rtnl_link_stats64, by interface index."""
     table = {}
     for body in dump(sock, _RTM_GETSTATS, struct.pack("=BBHII", 0, 0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))):
         (index,) = struct.unpack_from("=I", body, 4)
@@ -343,7 +344,7 @@ def _stats(sock: socket.socket) -> dict[int, list[int]]:
 
 
 def _queues(sock: socket.socket) -> dict[int, list[int]]:
-    """Return waiting packets, waiting bytes, and dropped packets of each root queue, by interface."""
+    """Return (waiting packets, waiting bytes, dropped packets) of each root queue, by interface index."""
     table = {}
     for body in dump(sock, _RTM_GETQDISC, bytes(20)):
         index, _, parent = struct.unpack_from("=iII", body, 4)
@@ -360,7 +361,7 @@ def _queues(sock: socket.socket) -> dict[int, list[int]]:
 def _burst(
     start: FabricNic, end: FabricNic, sport: int, dport: int, protocol: Protocol, packets: int
 ) -> None:
-    """Send packets of a 5-tuple with a wrong checksum, for no host, in the sender's namespace."""
+    """Send packets of a 5-tuple with a wrong checksum, which hosts drop, from the sender's namespace."""
     if protocol == "udp":
         head = struct.pack("!HHHH", sport, dport, _BURST_BYTES - 20, 0xDEAD)
     else:
@@ -378,7 +379,7 @@ def _burst(
 def _next_port(sock: socket.socket, came_in: int, key: tuple[str, str, int, int, int]) -> int:
     """Return the index of the interface to which the kernel at `sock` would forward a 5-tuple.
 
-    `came_in` is the index of the interface by which the packet came in.
+    `came_in` is the index of the interface at which the packet arrived.
     """
     source, destination, protocol, sport, dport = key
     body = struct.pack("=8BI", socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)

@@ -1,1 +1,1 @@
-"""Jobs and traffic on the fabric, and their optimum."""
+"""Runs jobs and traffic on the testbed, and computes the best possible goodput of jobs."""

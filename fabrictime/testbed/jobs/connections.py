@@ -3,9 +3,9 @@
 A move changes the source port. The sender opens a connection to the receiver's listener and sends 16 bytes:
 the stream and the sequence number of the connection. The receiver drains and drops its former connection and
 answers with 8 bytes: the number of received bytes. The sender drops its former connection and continues with
-that byte, so that no byte is lost or repeated. Both end the former connection by a reset, so that its ports
-are free at once. Until the answer arrives, the former connection continues. A connection with a lower number
-than an earlier one is too late and is refused.
+that byte, so that no byte is lost or repeated. Both ends reset the former connection, so that its ports are
+free at once. Until the answer arrives, the former connection continues. A connection with a lower number than
+an earlier one is too late and is refused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SPARES, _MIN_SPARES = 12, 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a rank."""
+    """The host, network namespace and address of a rank."""
 
     host: str
     netns: str | None
@@ -53,7 +53,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Attempt:
-    """A connection on its way to carry a stream."""
+    """A connection that is being set up to carry a stream."""
 
     sock: socket.socket
     port: int
@@ -66,7 +66,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class Carried:
-    """One stream, and `back`, which rides on the same connection the other way; then it cannot be moved."""
+    """A stream on a connection, which cannot be moved if a stream `back` uses the connection as well."""
 
     stream: int
     source: Place
@@ -92,7 +92,7 @@ class Carried:
 
 
 class Connections:
-    """The connections of one job. `listeners[host]` is made by the caller's `listen`."""
+    """The connections of one job. The constructor opens a listener per receiving host."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Connections:
     # -- the loop -------------------------------------------------------------------------------------------
 
     def open(self, until_ns: int, stop: Callable[[], bool]) -> bool:
-        """Connect all of them; returns whether all stand by `until_ns`. Raises OSError for a port refused."""
+        """Open all connections; return False if some are not open by `until_ns`. Raises OSError."""
         for netns, spares in self._spares.items():
             spares += self._opened(netns, sum(one.source.netns == netns for one in self.carried) + _SPARES)
         for one in self.carried:
@@ -148,7 +148,7 @@ class Connections:
         return True
 
     def run(self, until_ns: int) -> int:
-        """Run the streams until `until_ns` or an event. Returns the result of `Streams.run`."""
+        """Run the streams until `until_ns` or an event. Return the result of `Streams.run`."""
         why = self._streams.run(min(until_ns, time.monotonic_ns() + _TICK_NS))
         for stream, _ in self._streams.broken():
             self._broke(self._of[stream])
@@ -158,7 +158,7 @@ class Connections:
         return why
 
     def tend(self) -> None:
-        """Process commands of the endpoint's socket, and connections that take too long."""
+        """Process commands of the endpoint's socket, and retry or abandon connections that take too long."""
         self._endpoint.poll()
         self._fill_spares()
         now_ns = time.monotonic_ns()
@@ -184,7 +184,10 @@ class Connections:
                     self._begin(one, self._random.randrange(*_PORTS))
 
     def move(self, one: Carried, port: int) -> int | None:
-        """Move a flow. Return the port if it is in force; None if the move has begun. Raises OSError."""
+        """Move a flow. Return the port if it is in force already, None if the move has begun.
+
+        Raises OSError.
+        """
         if one.tx is not None and port == one.port:
             if one.attempt is not None and one.receiver_number >= one.attempt.number:
                 raise OSError(errno.EBUSY, f"on its way to port {one.attempt.port}")
@@ -195,18 +198,18 @@ class Connections:
         return None
 
     def pace(self, one: Carried, rate_bps: int) -> int:
-        """Limit a flow's rate, 0: to the job's own pace. Return the given rate."""
+        """Limit a flow's rate; 0 restores the job's own pace. Return `rate_bps`."""
         one.pace_bps = min((bps for bps in (rate_bps, one.own_pace_bps) if bps), default=0)
         if one.tx is not None:
             _pace(one.tx, one.pace_bps)
         return rate_bps
 
     def retransmits(self) -> int:
-        """Return how many segments were sent again, on all connections that there were."""
+        """Return the number of TCP segments retransmitted, on all present and former connections."""
         return sum(one.retransmits + (_retransmits(one.tx) if one.tx else 0) for one in self.carried)
 
     def close(self) -> None:
-        """End them all by resets, so that every port is free again at once."""
+        """Reset all connections, so that every port is free again at once."""
         for one in self.carried:
             self._abandon(one, "the job ended")
             self._let_go(one)
@@ -218,7 +221,7 @@ class Connections:
     # -- the sender's side ----------------------------------------------------------------------------------
 
     def _begin(self, one: Carried, port: int) -> None:
-        """Begin to connect from `port`. Raises OSError."""
+        """Begin to connect a stream from the source port `port`. Raises OSError."""
         one.number += 1
         begin_ns = time.monotonic_ns()
         sock = self._dial(one, port)
@@ -226,7 +229,7 @@ class Connections:
         self._watch(sock, select.EPOLLOUT | select.EPOLLIN, lambda: self._answered(one, attempt))
 
     def _dial_again(self, one: Carried, attempt: _Attempt, now_ns: int) -> None:
-        """Retry a connection without an answer: the kernel waits for a second, and full queues lose them."""
+        """Retry an unanswered connection; the kernel would wait for a second, and full queues lose SYNs."""
         attempt.dialled_ns = now_ns
         self._unwatch(attempt.sock)
         _reset(attempt.sock)
@@ -255,7 +258,7 @@ class Connections:
         return userns.in_netns(netns, lambda: [_socket(self._congestion, self._dscp) for _ in range(count)])
 
     def _fill_spares(self) -> None:
-        """See to it that moves find sockets; one namespace a turn."""
+        """Open spare sockets for moves, in one namespace per call, where too few are left."""
         for netns, spares in self._spares.items():
             if len(spares) < _MIN_SPARES:
                 spares += self._opened(netns, _SPARES)
@@ -285,7 +288,7 @@ class Connections:
             self._resume(one, attempt)
 
     def _resume(self, one: Carried, attempt: _Attempt) -> None:
-        """Continue the stream on the new connection from the receiver's byte."""
+        """Continue the stream on the new connection from the number of bytes that the receiver reported."""
         (got,) = _ANSWER.unpack(attempt.answer)
         self._unwatch(attempt.sock)
         one.attempt = None
@@ -324,7 +327,7 @@ class Connections:
             )
 
     def _abandon(self, one: Carried, reason: str) -> None:
-        """Give up a connection on its way; the stream stays where it is."""
+        """Give up a connection that is being set up; the stream stays on its present connection."""
         if self._drop_attempt(one):
             _fail_move(one, reason)
 
@@ -336,9 +339,9 @@ class Connections:
         return attempt is not None
 
     def _broke(self, one: Carried) -> None:
-        """A connection ended by itself, or by the receiver's reset because it has heard of a newer one.
+        """Handle a connection that ended by itself, or by a reset as the receiver has accepted a newer one.
 
-        That one may be dropped by now for one that is newer still, which goes on where the receiver is.
+        If the newer connection is lost too, a still newer one continues from the receiver's byte.
         """
         if one.back is not None:
             raise OSError(errno.ECONNRESET, f"the connection from port {one.port} broke")
@@ -380,7 +383,7 @@ class Connections:
             self._watch(sock, select.EPOLLIN, lambda sock=sock: self._greeted(sock))  # type: ignore[misc]
 
     def _greeted(self, sock: socket.socket) -> None:
-        """Hear which stream a connection carries, and take it from there."""
+        """Read from a new connection which stream it carries, and receive the stream on it."""
         try:
             hello = sock.recv(_HELLO.size, socket.MSG_PEEK)
         except BlockingIOError:
@@ -448,7 +451,7 @@ def _fail_move(one: Carried, reason: str) -> None:
 
 
 def congestion_of(sock: socket.socket, name: str) -> None:
-    """Set TCP's congestion control. Raises OSError that names it where the kernel lacks or forbids it."""
+    """Set TCP's congestion control. Raises OSError with its name if the kernel lacks or forbids it."""
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
     except PermissionError as error:
@@ -473,7 +476,7 @@ def _socket(congestion: str, dscp: int) -> socket.socket:
 
 
 def _pace(sock: socket.socket, rate_bps: int) -> None:
-    """Limit a connection to a rate of frames; the kernel paces the payload."""
+    """Limit a connection to a frame rate in bit/s; the kernel paces the payload."""
     rate = _UNPACED
     if rate_bps:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)

@@ -1,9 +1,9 @@
 """Runs one bulk flow between two namespaces, as a small process bounded in time.
 
 The input is one JSON line on standard input (the fields of `_Order`). The output is one JSON line at the
-start of the flow and one with the received amount at its end. The flow ends at its time, at a line or the end
-of standard input, or at SIGTERM, so it never outlives its starter. Sender and receiver share one thread that
-never blocks. An actuator may move the flow to another source port, and pace it, while it runs.
+start of the flow and one with the received amount at its end. The flow ends when its time is up, at a line or
+the end of standard input, or at SIGTERM, so it never outlives its starter. Sender and receiver share one
+thread that never blocks. An actuator may move the flow to another source port, and pace it, while it runs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Meter:
         self.slots: list[int] = []
 
     def add(self, packets: int, size: int) -> None:
-        """Count `packets` packets, `size` bytes in total, as having arrived now."""
+        """Count `packets` packets of `size` bytes in total that have just arrived."""
         now = time.monotonic_ns()
         slot = (now - self.begin_ns) // self.interval_ns
         if slot >= len(self.slots):
@@ -84,7 +84,7 @@ class _Meter:
 
 
 class _Stop:
-    """Tells whether the flow must end, because the starter left or sent a line; checking is cheap."""
+    """Checks cheaply whether the flow must end, because its starter exited or sent a line."""
 
     def __init__(self) -> None:
         self.is_stopping = False
@@ -104,7 +104,7 @@ class _Stop:
 
 
 def main() -> int:
-    """Run the flow that the order on standard input describes; return the exit code."""
+    """Run the flow that the JSON line on standard input describes; return the exit code."""
     apply_priority("job")
     line = sys.stdin.readline()
     if not line:  # the starter is gone

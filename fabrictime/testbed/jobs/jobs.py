@@ -1,7 +1,7 @@
-"""Runs jobs on a fabric: all-to-all, ring all-reduce, incast and request-response, one process each.
+"""Runs jobs on a testbed: all-to-all, ring all-reduce, incast and request-response, one process each.
 
 A job's iterations can be awaited and its connections moved. JobResult has the received bytes of each
-connection over time. Every job ends at its time, after its iterations, with the fabric, or with its starter.
+connection over time. Every job ends after its time or its iterations, with the testbed, or with its starter.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LISTED_ITERATIONS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job.
+    """The parameters of one job.
 
     `hosts`: its ranks in order, as hosts or NICs, () for all hosts; with incast the first one receives, with
     rpc the first sends requests to the second. `connections`: number per pair, each with its own source port.
@@ -73,7 +73,7 @@ class JobSpec:
     tenant: str | None = None
 
     def check_values(self, ranks: int) -> Self:
-        """Check the spec and return it. Raises ValueError, which names the field and its accepted values."""
+        """Check the spec and return it. Raises ValueError with the field and its accepted values."""
         if self.kind not in _MIN_HOSTS:
             raise ValueError(f"kind {self.kind!r}: expected {', '.join(_MIN_HOSTS)}")
         if ranks < 2 or (self.kind == "rpc" and ranks != 2):
@@ -100,7 +100,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection of a job as it began; `flow` is its permanent identity, without host and boot."""
+    """A connection of a job at the job's start; `flow` is its permanent identity, without host and boot."""
 
     number: int
     source: str
@@ -112,7 +112,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration, in CLOCK_MONOTONIC. `slowest`: its phase's longest connection, and its time."""
+    """One iteration, in CLOCK_MONOTONIC. `slowest`: the connection that took longest, for `slowest_ns`."""
 
     number: int
     begin_ns: int
@@ -122,7 +122,7 @@ class Iteration:
 
     @property
     def duration_s(self) -> float:
-        """Duration of the iteration."""
+        """Duration of the iteration, s."""
         return (self.end_ns - self.begin_ns) / 1e9
 
 
@@ -156,14 +156,14 @@ class JobResult:
 
     @property
     def goodput_bps(self) -> float:
-        """Goodput of all ranks together, bit/s, over complete iterations and pauses; 0 if none ended."""
+        """Goodput of all ranks together, bit/s, over complete iterations and pauses; 0 without any."""
         if not self.iterations:
             return 0.0
         took_ns = self.iterations[-1].end_ns - self.iterations[0].begin_ns
         return len(self.iterations) * self.iteration_bytes * 8e9 / took_ns
 
     def wall_ns(self, monotonic_ns: int) -> int:
-        """Return the wall clock's time, ns since the Unix epoch, at a time of the monotonic clock."""
+        """Return the wall-clock time, ns since the Unix epoch, of a CLOCK_MONOTONIC time."""
         return self.begin_wall_ns + monotonic_ns - self.begin_monotonic_ns
 
 
@@ -197,14 +197,14 @@ class Job:
         return self._finished
 
     def iterations(self, since: int = 0) -> list[Iteration]:
-        """Return the iterations that are over, from number `since` on."""
+        """Return the iterations that have ended, from number `since` on."""
         with self._changed:
             return self._iterations[since:]
 
     def wait_iterations(self, count: int, timeout_s: float) -> list[Iteration]:
         """Wait until `count` iterations have ended; return all that have ended.
 
-        Raises FabricError if the job ends before, TimeoutError.
+        Raises FabricError if the job ends earlier, TimeoutError after `timeout_s`.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._finished >= count or self._over, timeout_s):
@@ -234,7 +234,7 @@ class Job:
         return self.wait()
 
     def hang_up(self) -> None:
-        """Tell the job to end, without waiting for it."""
+        """Request the job to end, without waiting for its end."""
         self._worker.hang_up()
 
     def wait(self, timeout_s: float | None = None) -> JobResult:
@@ -264,7 +264,7 @@ class Job:
         )
 
     def kill(self) -> None:
-        """End its process without a result."""
+        """Kill the job's process, without a result."""
         self._worker.end()
         self._thread.join(5)
         self._worker.stdout.close()
@@ -294,20 +294,20 @@ class Job:
 
 
 class Jobs(Workers[Job]):
-    """Starts jobs on one fabric."""
+    """Starts jobs on one testbed."""
 
     def nics(self, spec: JobSpec) -> list[str]:
         """Return the NIC of each rank. Raises FabricError for an unknown host, ValueError for a bad spec."""
         return [nic.nic for nic in self._ranks(spec)]
 
     def plan(self, spec: JobSpec) -> JobPlan:
-        """Return the traffic of a job. Raises ValueError, FabricError for an unknown host."""
+        """Return the planned traffic of a job. Raises ValueError, and FabricError for an unknown host."""
         ranks = self._ranks(spec)
         spec.check_values(len(ranks))
         return make_job_plan(spec.kind, len(ranks), spec.connections, spec.size_bytes)
 
     def start(self, spec: JobSpec) -> Job:
-        """Start a job; return it once it is connected. Raises ValueError for a bad spec, or FabricError."""
+        """Start a job; return it once it is connected. Raises ValueError for a bad spec, else FabricError."""
         ranks = self._ranks(spec)
         spec.check_values(len(ranks))
         order = asdict(spec)
@@ -333,7 +333,7 @@ class Jobs(Workers[Job]):
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as `2mb`, `256kib` or `4096`. Raises ValueError."""
+    """Return a size such as `2mb`, `256kib` or `4096` in bytes. Raises ValueError."""
     number = text.strip().lower()
     unit = number.lstrip("0123456789.")
     try:

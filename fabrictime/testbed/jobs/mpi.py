@@ -1,7 +1,7 @@
-"""Runs unmodified MPI programs on a fabric: Open MPI with ranks on given hosts, each in its host's network.
+"""Runs unmodified MPI programs on a testbed: Open MPI with ranks on given hosts, each in its host's network.
 
 mpirun runs in the machine's network, and starts each rank through `fabrictime.testbed.jobs.mpi_rank`, which
-enters the host's namespace. The profiler of `native/mpi` is preloaded. It works rootless and as root.
+enters the host's namespace. The profiler of `native/mpi` is preloaded. Rootless and root users can run it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def mpi_command(
     congestion: str = "cubic",
     profiled: bool = True,
 ) -> list[str]:
-    """Return the command that runs `program` on a fabric, with a rank for each name of a host, in this order.
+    """Return the command that runs `program` on a testbed, with a rank for each of `hosts` in this order.
 
-    `fabric`: the answer of the fabric's control socket to `show`. `run_directory`: folder with the sockets of
-    its agents. `connections`: TCP connections between each pair of ranks. `port`: first port at which ranks
-    listen; if it is taken, a later one is used. Raises NoMpi, ValueError for unknown hosts.
+    `fabric`: the result of `show` from the control socket. `run_directory`: folder with the sockets of its
+    agents. `connections`: TCP connections between each pair of ranks. `port`: first port at which ranks
+    listen; if it is taken, a later one is used. Raises NoMpi, and ValueError for unknown hosts.
     """
     mpirun = shutil.which("mpirun")
     if mpirun is None:
@@ -81,7 +81,7 @@ def mpi_command(
 
 
 def _nics(fabric: dict[str, Any], hosts: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the first NIC of each host; where a NIC is given, that NIC. Raises ValueError."""
+    """Return the first NIC of each host; an entry that names a NIC gives this NIC. Raises ValueError."""
     by_name: dict[str, dict[str, Any]] = {}
     for nic in fabric["nics"]:
         by_name.setdefault(nic["host"], nic)
@@ -108,7 +108,7 @@ def _variables(
 
 
 def enter_command(pid: int) -> list[str]:
-    """Return a command that enters the namespaces of the fabric's owner and keeps the working directory."""
+    """Return a command that enters the namespaces of the testbed's owner and keeps the working directory."""
     ours, owners = (os.stat(f"/proc/{process}/ns/user").st_ino for process in ("self", pid))
     user = [] if ours == owners else ["--user", "--preserve-credentials"]
     return ["nsenter", f"--target={pid}", *user, "--mount", f"--wdns={Path.cwd()}", "--"]

@@ -1,9 +1,9 @@
 """Starts one rank of an MPI job in the network namespace of its host; mpirun runs it once per rank.
 
-The rank speaks with mpirun over TCP on the loopback, which the namespace does not share. A relay listens at
-mpirun's port inside the namespace and connects to mpirun outside it. Each rank has a relay with a loopback
-address of its own, so that several ranks share a host and none depends on another one's relay. The process
-becomes the program itself, so that signals and exit codes are the program's own.
+The rank connects to mpirun over TCP on the loopback, which the namespace does not share. A relay listens at
+mpirun's port inside the namespace and connects to mpirun outside. Each rank has a relay with a loopback
+address of its own, so that several ranks can share a host and no rank depends on another's relay. The process
+executes the program itself, so that signals and exit codes are the program's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _URI: Final = re.compile(r"tcp4://127\.0\.0\.1:([0-9]+)")
 
 
 def server_port(variables: dict[str, str]) -> int:
-    """Return the port of mpirun's server, found in a rank's environment. Raises ValueError."""
+    """Return the port of mpirun's server, from a rank's environment variables. Raises ValueError."""
     for name, value in variables.items():
         if name.startswith("PMIX_SERVER_URI") and (address := _URI.search(value)):
             return int(address[1])
@@ -41,7 +41,7 @@ def relay_address(rank: int) -> str:
 
 
 def with_relay(variables: dict[str, str], address: str) -> dict[str, str]:
-    """Return the environment of a rank that reaches mpirun's server at another address."""
+    """Return a rank's environment variables with the relay's address in place of mpirun's server."""
     return {
         name: _URI.sub(rf"tcp4://{address}:\1", value) if name.startswith("PMIX_SERVER_URI") else value
         for name, value in variables.items()
@@ -49,7 +49,7 @@ def with_relay(variables: dict[str, str], address: str) -> dict[str, str]:
 
 
 def relay(listener: socket.socket, port: int) -> None:
-    """Connect each client of `listener` to `port` on this process's loopback; runs until the process ends."""
+    """Connect each client of `listener` to `port` on this process's loopback; run until the process ends."""
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     while True:

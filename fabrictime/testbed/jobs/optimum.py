@@ -1,4 +1,4 @@
-"""Computes the optimum of a job on a leaf-spine fabric, and an assignment of spines that reaches it. Pure.
+"""Computes the optimum of a job on a leaf-spine fabric, and an assignment of spines that reaches it. No I/O.
 
 Inputs are the NIC of each rank, the links' rates and the traffic of each phase. The results are an upper
 bound of the goodput and a spine for every connection.
@@ -33,7 +33,7 @@ class Shape:
 
 
 def wire_bytes(payload: int, mtu_bytes: int = MTU_BYTES) -> int:
-    """Return the bytes that TBF counts for a payload on one TCP connection."""
+    """Return the bytes that TBF counts for `payload` bytes on one TCP connection, with headers."""
     return payload + -(-payload // (mtu_bytes - _IN_MTU_BYTES)) * _HEADER_BYTES
 
 
@@ -73,7 +73,7 @@ def _fill(
     loads: Sequence[Mapping[tuple[str, str], float]],
     speed: Mapping[int, float],
 ) -> tuple[float, set[tuple[str, str]]]:
-    """Increase the speed of all jobs by the largest step that the links allow; return it and the full links.
+    """Increase the speed of all jobs by the largest step that the links allow; return (step, full links).
 
     `speed` has each job's iterations per second per unit of the step. The step reduces `left_bps`.
     """
@@ -85,7 +85,7 @@ def _fill(
 
 
 def _alone(shape: Shape, load: Mapping[tuple[str, str], float]) -> float:
-    """Return the iterations per second of a job that has the fabric to itself."""
+    """Return the iterations per second of a job that runs alone on the fabric."""
     limited = {link: bits for link, bits in load.items() if _rate(shape, link)}
     if not limited:
         raise ValueError("a job that no link limits: expected a rate of hosts or of the fabric")
@@ -104,7 +104,7 @@ def _alone(shape: Shape, load: Mapping[tuple[str, str], float]) -> float:
 # along a path where needed. Each part has every colour at most once, so the vertex has it at most ceil(d / m)
 # times.
 def spread(shape: Shape, flows: Sequence[tuple[str, str]]) -> list[int | None]:
-    """Return the spine, from 0, for each (sending host, receiving host) of one phase; None within a leaf.
+    """Return the spine (from 0) of each (sending host, receiving host) of one phase; None within a leaf.
 
     No link gets more than its share of the flows, rounded up.
     """
@@ -145,7 +145,7 @@ def shape_of(
     fabric_rate_bps: int,
     mtu_bytes: int = MTU_BYTES,
 ) -> Shape:
-    """Return a Shape. Raises ValueError without a spine or a host."""
+    """Return a Shape. Raises ValueError if there is no spine or no host."""
     if spines < 1 or not leaf_of:
         raise ValueError(f"{len(leaf_of)} hosts, {spines} spines: expected one of each at least")
     return Shape(dict(leaf_of), spines, host_rate_bps, fabric_rate_bps, mtu_bytes)
@@ -160,8 +160,8 @@ def choose_ports(
 ) -> list[int]:
     """Return a source port for each connection of the plan, so that each phase is spread as `spread` assigns.
 
-    `hosts[rank]` is a rank's host, and `spine_of(source, peer, port)` the spine that a port leads over.
-    Connections of one pair get different ports. Raises ValueError if the candidates do not reach a spine.
+    `hosts[rank]` is a rank's host, and `spine_of(source, peer, port)` the spine that the port selects.
+    Connections of one pair get different ports. Raises ValueError if no candidate selects a needed spine.
     """
     ports: dict[int, int] = {}
     candidate_ports = list(candidates)

@@ -1,4 +1,4 @@
-"""Plans the traffic of a job by rank and phase, before any connection opens. Pure.
+"""Plans the traffic of a job by rank and phase, before any connection opens. No I/O.
 
 `JobPlan` has the connections, each a stream from one rank to another, and the parts that each rank sends in
 each phase. A rank begins a phase when its own sends and receives of the former phase are complete; all ranks
@@ -24,7 +24,7 @@ ENDLESS_BYTES: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One connection: a stream from rank `sender` to `receiver`, and perhaps the stream `back`."""
+    """One connection: a stream from rank `sender` to rank `receiver`, and with rpc the stream `back`."""
 
     stream: int
     sender: int
@@ -34,7 +34,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The traffic of a job: `ends[stream]` is (sender, receiver), `parts[rank][phase]` (stream, bytes)."""
+    """The traffic of a job.
+
+    `ends[stream]` is (sender, receiver); `parts[rank][phase]` has (stream, bytes).
+    """
 
     ranks: int
     routes: tuple[Route, ...]
@@ -55,7 +58,7 @@ class JobPlan:
 
 
 def make_job_plan(kind: Kind, ranks: int, connections: int, size_bytes: int) -> JobPlan:
-    """Return the plan of a job.
+    """Return the plan of a job of a kind of traffic.
 
     `size_bytes` is the input of a rank (alltoall, allreduce: divided into a chunk per rank), or the payload
     of each connection (incast, rpc). Raises ValueError if a connection would have nothing to send.
@@ -94,7 +97,7 @@ def _steps(kind: Kind, ranks: int) -> list[list[tuple[int, int]]]:
 def _parts(
     rank: int, phase: Sequence[tuple[int, int]], streams: Mapping[tuple[int, int], range], size: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return (stream, bytes) of all that a rank sends in a phase."""
+    """Return (stream, bytes) of each part that a rank sends in a phase."""
     return tuple((stream, size) for pair in phase if pair[0] == rank for stream in streams[pair])
 
 

@@ -1,7 +1,7 @@
-"""Runs bulk UDP and TCP flows on a fabric, one process each.
+"""Runs bulk UDP and TCP flows on a testbed, one process each.
 
-A flow can be awaited or stopped, and FlowResult has its received bytes. Every flow ends at its time, with the
-fabric, or with its starter.
+A flow can be awaited or stopped, and FlowResult has its received bytes. Every flow ends when its time is up,
+with the testbed, or with its starter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UDP_PAYLOAD_MAX = 1472
 
 @dataclass(frozen=True, slots=True)
 class FlowSpec:
-    """One flow from NIC to NIC (or host to host).
+    """The parameters of one flow from NIC to NIC (or host to host).
 
     `rate_bps`: with UDP the rate of its frames, paced in the sender; with TCP the limit of its pacing, 0 for
     none. If a port is 0, the kernel chooses it. `congestion`: TCP's congestion control, set explicitly
@@ -46,7 +46,7 @@ class FlowSpec:
     dscp: int = 0
 
     def check(self) -> Self:
-        """Check the spec and return it. Raises ValueError, which names the field and its accepted values."""
+        """Check the spec and return it. Raises ValueError with the field and its accepted values."""
         minimum = 0 if self.protocol == "tcp" else 10_000
         bounds: dict[str, tuple[float, float]] = {
             "rate_bps": (minimum, 100_000_000_000),
@@ -91,13 +91,13 @@ class FlowResult:
 
     @property
     def goodput_bps(self) -> float:
-        """Rate of the payload that arrived, bit/s, over the flow's time, or the arrival's if longer."""
+        """Rate of received payload, bit/s, over the flow's duration or, if longer, the time of arrivals."""
         took_s = max(self.elapsed_s, self.receiving_s)
         return self.received_bytes * 8 / took_s if took_s else 0.0
 
     @property
     def loss(self) -> float | None:
-        """Share of sent packets that did not arrive, 0 to 1; None for TCP, or if none was sent."""
+        """Share of sent packets that did not arrive, 0 to 1; None for TCP, or if no packet was sent."""
         if self.sent_packets is None or self.received_packets is None or not self.sent_packets:
             return None
         return max(0.0, 1 - self.received_packets / self.sent_packets)
@@ -133,7 +133,7 @@ class Flow:
             return self._result
 
     def kill(self) -> None:
-        """End its process without a result."""
+        """Kill the flow's process, without a result."""
         end(self._worker)
 
     def _collect(self) -> FlowResult:
@@ -146,10 +146,10 @@ class Flow:
 
 
 class Traffic(Workers[Flow]):
-    """Starts flows on one fabric."""
+    """Starts flows on one testbed."""
 
     def start(self, spec: FlowSpec) -> Flow:
-        """Start a flow; return it once it sends. Raises ValueError for a bad spec, or FabricError."""
+        """Start a flow; return it once it sends. Raises ValueError for a bad spec, else FabricError."""
         spec.check()
         source, destination = self._fabric.nic(spec.source), self._fabric.nic(spec.destination)
         if source.host == destination.host:
@@ -173,7 +173,7 @@ class Traffic(Workers[Flow]):
 
 
 def parse_rate(text: str) -> int:
-    """Return the bit/s of a rate such as `70mbit`, `1.5gbit`, `200k` or `1000000`. Raises ValueError."""
+    """Return a rate such as `70mbit`, `1.5gbit`, `200k` or `1000000` in bit/s. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:bit|bps|bit/s)?", text.strip().lower())
     if match is None:
         raise ValueError(f"rate {text!r}: expected a number and kbit, mbit or gbit, as in 70mbit")

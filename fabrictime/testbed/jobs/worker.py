@@ -2,8 +2,8 @@
 
 The input is one JSON line on standard input (the fields of `_Order`), then `{"move": [connection, port]}` and
 `{"pace": [connection, bit/s]}` for callers without an actuator. The output is JSON lines: the connections
-once all are open, iterations as they end, and the received bytes over time at the end. The job ends at its
-time, after its iterations, at the line `stop` or the end of standard input, or at SIGTERM, so it never
+once all are open, iterations as they end, and the received bytes over time at the end. The job ends when its
+time is up, after its iterations, at the line `stop` or the end of standard input, or at SIGTERM, so it never
 outlives its starter.
 """
 
@@ -59,7 +59,7 @@ class _Order:
 
 
 class _Orders:
-    """Receives the starter's commands while the job runs; their end, or a signal, ends the job."""
+    """Receives the starter's commands while the job runs; end of input, or a signal, ends the job."""
 
     def __init__(self) -> None:
         self.is_stopping = False
@@ -89,13 +89,13 @@ class _Orders:
         return orders
 
     def ended(self) -> bool:
-        """Return whether the job must end now; other commands, which come before its start, are discarded."""
+        """Return whether the job must end now; discard other commands, which came before the job's start."""
         self.take()
         return self.is_stopping
 
 
 def main() -> int:
-    """Run the job that the order on standard input describes; return the exit code."""
+    """Run the job that the JSON line on standard input describes; return the exit code."""
     apply_priority("job")
     line = b""
     while not line.endswith(b"\n"):

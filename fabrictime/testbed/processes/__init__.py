@@ -1,1 +1,1 @@
-"""Processes in the fabric's namespaces: fork server, workers, priorities and user namespaces."""
+"""Manages processes in the testbed's namespaces: fork server, workers, priorities and user namespaces."""

@@ -1,7 +1,8 @@
 """Runs a function inside namespaces of its own, while the calling process stays outside.
 
-A forked child enters the namespaces, runs the function and ends. For tests and benches, whose process may
-have threads. The child has the caller's memory without its threads, so the function must not wait for them.
+A forked child enters the namespaces, runs the function and ends. Tests and benchmarks need it, as their
+process may have threads. The child has the caller's memory without its threads, so the function must not wait
+for any.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def run_inside(work: Callable[[], T], timeout_s: float = 60.0) -> T:
 
 
 def _run(work: Callable[[], T], writing: int) -> None:
-    """Do the work in the child, send its result to the parent, and exit; does not return."""
+    """Run `work` in the child, send its result to the parent, and exit; does not return."""
     code = 1
     try:
         try:

@@ -1,7 +1,7 @@
 """Starts processes for flows and jobs within milliseconds, by forking a server that has loaded their code.
 
-The caller gets a Worker, whose standard input and output are pipes. A new interpreter per flow would take a
-tenth of a second of a processor, which disturbs measurements on a small machine: probers starve.
+The caller gets a Worker, whose standard input and output are pipes. A new interpreter per flow would use 100
+ms of CPU time, which disturbs measurements on a small machine: probers starve.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _PR_SET_NAME: Final = 15
 
 
 class Worker:
-    """A process that the fork server forked, with its pipes `stdin` and `stdout`.
+    """A process forked by the fork server, with its pipes `stdin` and `stdout`.
 
-    It is not a child of the caller, so its exit status is unknown; it reports its result itself.
+    The worker is not a child of the caller, so its exit status is unknown; it reports its result itself.
     """
 
     def __init__(self, pid: int, pidfd: int, stdin: int, stdout: int) -> None:
@@ -53,7 +53,7 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether the process has not ended."""
+        """Whether the process still runs."""
         return not self._poll.poll(0)
 
     def kill(self) -> None:
@@ -67,7 +67,7 @@ class Worker:
             self.stdin.close()
 
     def end(self) -> None:
-        """Make sure that the process has ended, and close its input; the reader closes `stdout`."""
+        """Kill the process if it still runs, and close its input; the reader closes `stdout`."""
         self._signal(signal.SIGTERM)
         if not self._poll.poll(_END_S * 1000):
             self.kill()
@@ -79,7 +79,7 @@ class Worker:
 
 
 class ForkServer:
-    """Starts workers, from any thread. Its own process starts with `open`, or else with the first worker."""
+    """Starts workers, from any thread. The server process starts with `open`, or with the first worker."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,12 +87,12 @@ class ForkServer:
         self._socket: socket.socket | None = None
 
     def open(self) -> None:
-        """Start the server process, which loads in the background. Raises OSError if it cannot be started."""
+        """Start the server process, which loads code in the background. Raises OSError if that fails."""
         with self._lock:
             self._ensure()
 
     def start(self, kind: Kind) -> Worker:
-        """Start a worker that waits for its order, and return it. Raises OSError if that fails."""
+        """Start a worker that waits for its order on stdin, and return it. Raises OSError if that fails."""
         with self._lock, contextlib.ExitStack() as ours:
             self._ensure()
             its_in, our_in = os.pipe()
@@ -126,7 +126,7 @@ class ForkServer:
             )
 
     def _ask(self, kind: Kind, its_in: int, its_out: int) -> tuple[int, int]:
-        """Return pid and pidfd of a new worker."""
+        """Request a worker of a kind with these descriptors; return (pid, pidfd) of the new worker."""
         assert self._socket is not None  # noqa: S101  # `_ensure` made it
         try:
             socket.send_fds(self._socket, [kind.encode()], [its_in, its_out])
@@ -187,7 +187,7 @@ def main() -> int:
 
 
 def _live(kind: str, stdin: int, stdout: int) -> None:
-    """Run as a worker of the given kind; does not return."""
+    """Run as a worker of the given kind on these descriptors; does not return."""
     code = 1
     try:
         os.dup2(stdin, 0)

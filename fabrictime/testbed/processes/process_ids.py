@@ -1,7 +1,7 @@
-"""Gives a process a namespace of process ids, in which a program can be started under a chosen id.
+"""Gives a process its own PID namespace, in which a program can be started under a chosen process id.
 
-For tests of what happens when the id of a process that ended belongs to another one. The process must have
-called `userns.enter`. It uses the standard library only and forks, so it must run before any thread starts.
+Tests of reused process ids need it. The process must have called `userns.enter`. The module uses the standard
+library only and forks, so it must run before any thread starts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def enter_own_ids() -> str | None:
-    """Continue in the first process of a new namespace of process ids, with a /proc of its own.
+    """Continue in the first process of a new PID namespace, with a /proc of its own; return None there.
 
-    The calling process waits for that process and ends with it. All processes of the namespace end with its
-    first one. Return None there. If the kernel or a setting forbids the namespace, return the reason in the
-    calling process.
+    The calling process waits for the first process and ends with it. All processes of the namespace end with
+    its first one. If the kernel or a setting forbids the namespace, return the reason in the calling process.
     """
     trial = os.fork()
     if trial == 0:
@@ -64,7 +63,7 @@ def start_at(pid: int, argv: Sequence[str | Path], **options: Any) -> subprocess
 
 
 def _denial_number() -> int:
-    """Try everything in this process, which ends then; return 0 or the error number."""
+    """Try all steps of `enter_own_ids` in this process, which then ends; return 0 or the errno."""
     try:
         _unshare(_CLONE_NEWPID | _CLONE_NEWNS)
         first = os.fork()

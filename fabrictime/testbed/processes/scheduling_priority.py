@@ -1,7 +1,7 @@
-"""Sets the scheduling priority of services that share a machine: detection before storage and pictures.
+"""Sets the scheduling priority of services that share a machine: detection before storage and display.
 
 A service gets a scheduling class, a niceness and a switch interval for its threads. With a processor per
-service, none of this matters.
+service, none of these has an effect.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ SESSION_TRIES: Final = 20
 def raise_session() -> Callable[[], None]:
     """Raise the priority of this process's session over other sessions; return a function that undoes this.
 
-    It changes nothing if this is not permitted, or if the kernel does not group processes by session.
+    Change nothing if this is not permitted, or if the kernel does not group processes by session (autogroup).
     """
     state = SESSION.read_text().split() if SESSION.exists() else []  # "/autogroup-25 nice 0", or nothing
     if not state:
@@ -107,7 +107,7 @@ def _set_session(nice: int) -> None:
 
 
 def keep_priority() -> Callable[[], None]:
-    """Raise this process's priority, for its children's; return a function that restores it.
+    """Raise this process's priority, which its children inherit; return a function that restores it.
 
     If this is not permitted, its children get lowered priorities in the same order. Call it before entering a
     user namespace, in which a process may only lower its priority.
@@ -150,7 +150,7 @@ def _leave_real_time(number: int, frame: FrameType | None) -> None:
 
 
 def niceness(name: str, behind: bool) -> int:
-    """Return the niceness of a service; with `behind` the order is the same, but none is below 0."""
+    """Return the niceness of a service; with `behind`, services keep their order but none is below 0."""
     nice, first, last = NICE.get(name, 0), min(NICE.values()), max(NICE.values())
     return round((nice - first) * LAST / (last - first)) if behind else nice
 
@@ -172,10 +172,10 @@ def apply_priority(name: str) -> None:
 
 
 def aside(work: Callable[[], T]) -> T:
-    """Run `work` in the ordinary class with this process's niceness; return its result, raise its error.
+    """Run `work` in the ordinary scheduling class with this process's niceness; pass on its result or error.
 
-    For long work of a real-time process, such as loading code, which would keep probers from the processor. A
-    thread may leave the class but seldom return to it, so another thread runs the work and ends.
+    Real-time processes use it for long work, such as loading code, which would keep probers from the
+    processor. A thread can leave the class but seldom return to it, so another thread runs the work and ends.
     """
 
     def leave() -> T:

@@ -1,8 +1,8 @@
 """Creates a user and a mount namespace for this process, without privilege or helper binary.
 
-The process can then create network namespaces, mounts them under /run/netns and hands them to its children,
-in the machine's network. It uses the standard library only, because it must run before any thread starts. As
-a program it checks whether namespaces are allowed (exit code 0, or 1 with the reason in one line).
+The process can then create network namespaces, mount them under /run/netns and pass them to its children, in
+the machine's network. The module uses the standard library only, because it must run before any thread
+starts. As a program it checks whether namespaces are allowed (exit code 0, or 1 with the reason in one line).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def enter() -> None:
 
 
 def namespaces_allowed() -> str | None:
-    """Return None if `enter` would work, else the reason in one line. A child tries it."""
+    """Return None if `enter` would work, else the reason in one line. A child process tries it."""
     try:
         child = subprocess.run(
             [sys.executable, "-I", "-S", __file__],
@@ -107,8 +107,8 @@ def _unshare_net() -> None:
     """Move the calling thread into a network namespace with its own small table of TCP connections.
 
     Otherwise all namespaces share the machine's table of a quarter of a million entries, and listing one
-    host's connections scans all of it. A namespace defines the table's size for those that are created from
-    it, so there is one in between. Linux before 6.1 lacks this.
+    host's connections scans all of it. A namespace defines the table's size for namespaces created from it,
+    so this function creates an intermediate one. Linux before 6.1 lacks this.
     """
     _call("unshare", _CLONE_NEWNET, subject="a network namespace")
     with suppress(FileNotFoundError):
@@ -118,14 +118,14 @@ def _unshare_net() -> None:
 
 
 def remove_netns(path: str) -> None:
-    """Remove the name of a namespace made by `new_netns`; its last process or socket frees it."""
+    """Remove the name of a namespace made by `new_netns`; the end of its last process or socket frees it."""
     _libc.umount2(os.fsencode(path), _MNT_DETACH)
     with suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def setns(path: str) -> None:
-    """Move the calling thread, no main thread, into the network namespace at `path`. Raises OSError."""
+    """Move the calling thread, never the main thread, into the netns at `path`. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _call("setns", fd, _CLONE_NEWNET, subject=f"the network namespace {path}")
@@ -166,7 +166,7 @@ def in_helper_thread(work: Callable[[], T]) -> T:
 
 
 def _enter() -> None:
-    """Do the work of `enter`. A failure leaves the process half way: try it in a child first."""
+    """Create and enter the namespaces. A failure leaves the process half-way, so a child tries it first."""
     uid, gid = os.geteuid(), os.getegid()
     limits = _limits()
     _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # a process that gave up root does not own its /proc/self
@@ -215,7 +215,7 @@ def _own_run() -> None:
 
 
 def _check() -> None:
-    """Do everything for which a fabric needs the kernel, in this process, a child for this check."""
+    """Try each kernel feature that a testbed needs, in this process, which is a child for this check."""
     limits = _limits()
     _enter()
     try:
@@ -241,14 +241,14 @@ def _threads() -> list[str]:
 
 
 def _limits() -> dict[str, str | None]:
-    """Return the values, before entering any namespace, of settings that can forbid namespaces."""
+    """Return the settings that can forbid namespaces, by name, as read before entering a namespace."""
     names = ("kernel/unprivileged_userns_clone", "kernel/apparmor_restrict_unprivileged_userns")
     kinds = (f"user/max_{kind}_namespaces" for kind in ("user", "mnt", "net"))
     return {name.replace("/", "."): _read(f"/proc/sys/{name}") for name in (*names, *kinds)}
 
 
 def _why(error: OSError, limits: dict[str, str | None]) -> str:
-    """Return why a namespace was refused: the setting that forbids it, if one does."""
+    """Return the reason why a namespace was refused: the setting that forbids it, or the error's text."""
     for name, value in limits.items():
         if value == "0" and "apparmor" not in name:
             return f"namespaces are off: sysctl {name} is 0, expected more"

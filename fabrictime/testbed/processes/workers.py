@@ -1,4 +1,4 @@
-"""Starts the processes of flows and jobs on a fabric, and ends those that run when the fabric closes."""
+"""Starts the processes of flows and jobs on a testbed, and ends running ones when the testbed closes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME_MAX = 128
 
 
 def check_fields(spec: object, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Check the numbers, and the job and tenant, of a flow or job. Raises ValueError with the field."""
+    """Check a spec's numbers, `job` and `tenant` against `bounds`. Raises ValueError with the field."""
     for name, (low, high) in bounds.items():
         value = getattr(spec, name)
         if not low <= value <= high:  # NaN fails as well
@@ -39,10 +39,10 @@ R = TypeVar("R", bound=_Run)
 
 
 class Workers(Generic[R]):
-    """The running flows, or jobs, of one fabric.
+    """The running flows, or jobs, of one testbed.
 
     `fork_server` starts their processes. `registrations` is the flow reporter's socket, at which flows
-    register. `control` is that of the actuator, which may move and pace them. Either may start later.
+    register. `control` is that of the actuator, which may move and pace the flows. Either may start later.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Workers(Generic[R]):
     ) -> R:
         """Start a worker with its order; return the result of `make` for its first line of output.
 
-        Raises FabricError with `name` if it does not start.
+        Raises FabricError with `name` if the worker does not start.
         """
         try:
             worker = self._fork_server.start(kind)
@@ -107,7 +107,7 @@ class Workers(Generic[R]):
 
 
 def read(worker: Worker, timeout_s: float) -> dict[str, Any] | None:
-    """Return the next line of a worker, parsed, or None if none comes in time; workers write whole lines."""
+    """Return a worker's next line, parsed; None if none comes in time. Workers write whole lines."""
     if not select.select([worker.stdout], [], [], timeout_s)[0]:
         return None
     line = worker.stdout.readline()
@@ -115,6 +115,6 @@ def read(worker: Worker, timeout_s: float) -> dict[str, Any] | None:
 
 
 def end(worker: Worker) -> None:
-    """Make sure that a worker is gone and its pipes are closed."""
+    """End a worker's process if it still runs, and close its pipes."""
     worker.end()
     worker.stdout.close()
