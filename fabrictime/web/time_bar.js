@@ -1,7 +1,8 @@
 // The time control of all tabs: live or a past moment, a slider over the last N or any past span, alerts and decisions
 // as marks on it, playing forward, and the switch of the colour scheme.
-// put({now, at, end, range, marks, note}): times in ms, `at` and `end` null for now; `range` in s; a mark is
-// [ms, kind, text]. Emits `ready`, `seek` with {at, end, range, push}. A past moment is kept in links.
+// put({now, at, end, range, marks, note, loading}): times in ms, `at` and `end` null for now; `range` in s; a mark is
+// [ms, kind, text]; `loading` until the page shows the moment. The property `first` is the same before the page is
+// connected, with `pressed` and `moment` for the first paint. Emits `ready`, `seek` with {at, end, range, push}. A past moment is kept in links.
 import { setScheme, scheme } from "fabrictime-draw/scheme.js";
 
 const RANGES = [[900, "15 min"], [3600, "1 h"], [21600, "6 h"], [86400, "24 h"], [604800, "7 d"]];
@@ -38,27 +39,28 @@ function listenOnce() {
 
 export default {
   template: `<div class="ft-time" role="group" aria-label="Time">
-<button type="button" class="ft-time-live" aria-pressed="true" data-testid="time-live">Live</button>
+<button type="button" class="ft-time-live" :aria-pressed="pressed" data-testid="time-live">Live</button>
 <button type="button" class="ft-time-step" data-testid="time-pause" aria-label="Pause updates" title="pause updates">❙❙</button>
 <button type="button" class="ft-time-step" data-testid="time-before" aria-label="Previous mark" title="previous alert or decision">|◀</button>
 <button type="button" class="ft-time-step" data-testid="time-play" aria-label="Play forward" title="play forward" hidden>▶</button>
 <button type="button" class="ft-time-step" data-testid="time-after" aria-label="Next mark" title="next alert or decision">▶|</button>
 <select class="ft-time-choice" data-testid="time-speed" aria-label="Speed" hidden></select>
 <div class="ft-time-track"><div class="ft-time-marks" aria-hidden="true"></div><input type="range" max="1" value="1" aria-label="Moment" data-testid="time-slider"></div>
-<output class="ft-time-text" data-testid="time-text">now</output>
+<output class="ft-time-text" data-testid="time-text">{{ moment }}</output>
 <select class="ft-time-choice" data-testid="time-range" aria-label="Span of the slider"><option>last 1 h</option></select>
 <input type="text" size="19" maxlength="19" autocomplete="off" spellcheck="false" class="ft-time-choice ft-time-pick" data-testid="time-pick" aria-label="Moment, UTC" title="any moment, UTC">
 <button type="button" class="ft-time-step" data-testid="scheme">◐</button>
 <div class="ft-time-note" data-testid="time-note" hidden></div></div>`,
   emits: ["ready", "seek"],
+  props: { first: Object, pressed: String, moment: String },
   mounted() {
     listenOnce();
     const part = (name) => this.$el.querySelector(`[data-testid=${name}]`);
     for (const name of ["live", "pause", "before", "play", "after", "speed", "slider", "text", "range", "pick", "note"])
       this[`${name}Part`] = part(`time-${name}`);
     this.marksPart = this.$el.querySelector(".ft-time-marks");
-    this.state = { now: Date.now(), at: null, end: null, range: 3600, marks: [], note: "" };
-    this.offset = 0; this.playing = false; this.waits = false;
+    this.state = { ...this.first };
+    this.offset = this.state.now - Date.now(); this.playing = false; this.waits = this.state.loading;
     this.aliveMs = null; // when the page was last connected, ms; null before the first message
     this.sliderPart.step = 1000;
     this.rangePart.replaceChildren();
@@ -123,7 +125,7 @@ export default {
     },
     put(state) {
       this.offset = state.now - Date.now();
-      this.waits = false;
+      this.waits = state.loading;
       this.aliveMs = this.now();
       if (document.activeElement === this.sliderPart && this.sliderPart.matches(":active")) state.at = this.state.at;
       this.state = state;
@@ -159,7 +161,8 @@ export default {
       }));
     },
     label(at) {
-      const text = this.disconnected() || (at === null ? "now" : `${day(at) === day(this.now()) ? "" : `${day(at)} `}${clock(at)} UTC, ${ago((this.now() - at) / 1000)} ago`);
+      const lost = this.disconnected(), age = () => (this.waits ? "loading …" : `${ago((this.now() - at) / 1000)} ago`);
+      const text = at === null ? lost || "now" : `${day(at) === day(this.now()) ? "" : `${day(at)} `}${clock(at)} UTC, ${lost || age()}`;
       this.textPart.textContent = text;
       this.sliderPart.setAttribute("aria-valuetext", text);
     },

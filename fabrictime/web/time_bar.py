@@ -78,8 +78,19 @@ class TimeBar(IncrementalElement, component="time_bar.js", esm={"fabrictime-draw
         super().__init__()
         self.choice, self._note, self._seek = choice, note, seek
         self._marks: list[Mark] = []
+        self._is_loading = choice.at_ns is not None
         self._lock = asyncio.Lock()
+        self._props["first"] = first = self.state()
+        self._props["pressed"] = "true" if choice.at_ns is None else "false"
+        self._props["moment"] = "now" if choice.at_ns is None else loading_text(choice.at_ns, first["now"])
+        self.classes("" if choice.at_ns is None else "ft-past")
         self.on("seek", self._on_seek)
+
+    def end_loading(self, at_ns: int | None) -> None:
+        """Show that the page shows this moment, unless the reader chose another one meanwhile."""
+        if at_ns == self.choice.at_ns:
+            self._is_loading = False
+            self.update()
 
     def put_marks(self, marks: list[Mark]) -> None:
         """Show these marks of alerts and decisions on the slider."""
@@ -90,6 +101,8 @@ class TimeBar(IncrementalElement, component="time_bar.js", esm={"fabrictime-draw
     async def _on_seek(self, event: GenericEventArguments) -> None:
         """Show the chosen moment. If the user makes several choices meanwhile, only the last one is shown."""
         choice = _choice_of(event.args, time.time_ns())
+        is_new = choice.at_ns != self.choice.at_ns
+        self._is_loading = choice.at_ns is not None and (self._is_loading or is_new)
         self.choice = choice
         async with self._lock:
             if choice is self.choice:
@@ -106,7 +119,15 @@ class TimeBar(IncrementalElement, component="time_bar.js", esm={"fabrictime-draw
             "range": choice.range_s,
             "marks": self._marks,
             "note": self._note,
+            "loading": self._is_loading,
         }
+
+
+def loading_text(at_ns: int, now_ms: int) -> str:
+    """Return the words of a past moment that is not yet shown, as the component writes them."""
+    moment, today = time_of(at_ns), time_of(now_ms * NS_PER_MS)[:10]
+    date = "" if moment.startswith(today) else f"{moment[:10]} "
+    return f"{date}{moment[11:19]} UTC, loading …"
 
 
 def _choice_of(message: Mapping[str, Any], now_ns: int) -> TimeChoice:

@@ -201,6 +201,8 @@ class Tab(ABC, Generic[TabChoice]):
             self.context = context
             self.start()
             self.start_live()
+            if past is not None:
+                self.time_bar.end_loading(at_ns)
 
     async def _on_time(self, choice: TimeChoice, adds: bool) -> None:
         moved, self.time = choice.at_ns != self.time.at_ns, choice
@@ -291,13 +293,16 @@ class Tab(ABC, Generic[TabChoice]):
 
     def _show_banner(self) -> None:
         snapshot, now_s = self._fleet, time.monotonic()
-        age_s: float | None = None
-        if snapshot.value is not None and snapshot.answered_s is not None:
-            age_s = self.age_s(snapshot.value)
-            if age_s is not None and self.time.at_ns is None:
-                age_s += now_s - snapshot.answered_s
+        age_s = None if snapshot.value is None else self._aged_s(self.age_s(snapshot.value), now_s)
         self._kpi("age", "—" if age_s is None else seconds_text(age_s), "newest window")
         self._set_banner(*self._history_banner(age_s, now_s))
+
+    def _aged_s(self, age_s: float | None, now_s: float) -> float | None:
+        """Return an age that the newest answer of the history states as of now, s."""
+        answered_s = self._fleet.answered_s
+        if age_s is None or answered_s is None or self.time.at_ns is not None:
+            return age_s
+        return age_s + now_s - answered_s
 
     def _history_banner(self, age_s: float | None, now_s: float) -> tuple[str, str]:
         """Return the banner's text and kind: ok, wait or bad."""

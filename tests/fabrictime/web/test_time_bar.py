@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabrictime.web.time_bar import MAX_AGE_NS, RANGES_S, TimeChoice, _choice_of, parse_time, time_of
+from fabrictime.web.first_paint import first_html
+from fabrictime.web.time_bar import (
+    MAX_AGE_NS,
+    RANGES_S,
+    TimeBar,
+    TimeChoice,
+    _choice_of,
+    loading_text,
+    parse_time,
+    time_of,
+)
 
 MS = 1_000_000
 NOW = 1_795_000_000_123 * MS
@@ -37,6 +49,59 @@ def test_any_address_gives_a_choice(at: str, range_s: str) -> None:
 @given(st.integers(0, 2**41))
 def test_times_survive_the_address(ms: int) -> None:
     assert parse_time(time_of(ms * MS)) == ms * MS
+
+
+def bar_at(at_ns: int | None) -> TimeBar:
+    async def seek(_choice: TimeChoice, _adds: bool) -> None:
+        """Nothing is shown."""
+
+    return TimeBar(TimeChoice(at_ns), "", seek)
+
+
+def test_a_past_moment_is_loading_from_the_first_paint_on(page_client: Any) -> None:
+    bar_at(NOW)
+    copy = first_html(page_client.content)
+    assert f'data-testid="time-text">{loading_text(NOW, time.time_ns() // MS)}</output>' in copy
+    assert 'class="ft-time-live" aria-pressed="false"' in copy
+    assert 'class="ft-time ft-past"' in copy
+
+
+def test_the_first_paint_of_the_present_is_live(page_client: Any) -> None:
+    bar = bar_at(None)
+    copy = first_html(page_client.content)
+    assert 'class="ft-time-live" aria-pressed="true"' in copy
+    assert 'data-testid="time-text">now</output>' in copy
+    assert not bar.state()["loading"]
+
+
+def test_the_date_is_left_out_today() -> None:
+    assert loading_text(NOW, NOW // MS) == "11:06:40 UTC, loading …"
+    assert loading_text(NOW, NOW // MS + 86_400_000) == "2026-11-18 11:06:40 UTC, loading …"
+
+
+def test_a_moment_is_loading_until_that_moment_is_shown(page_client: Any) -> None:
+    bar = bar_at(NOW)
+    bar.put_marks([])
+    assert bar.state()["loading"]
+    bar.end_loading(NOW - 1)  # the reader chose another one meanwhile
+    assert bar.state()["loading"]
+    bar.end_loading(NOW)
+    assert not bar.state()["loading"]
+
+
+async def test_another_moment_is_loading_until_it_is_shown_and_the_present_never(page_client: Any) -> None:
+    states = []
+
+    async def seek(choice: TimeChoice, _adds: bool) -> None:
+        states.append((choice.at_ns, bar.state()["loading"]))
+        bar.end_loading(choice.at_ns)
+
+    with page_client:
+        bar = TimeBar(TimeChoice(), "", seek)
+    for at_ms in (NOW // MS, None):
+        await bar._on_seek(SimpleNamespace(args={"at": at_ms, "range": 3600}))  # type: ignore[arg-type]
+        assert not bar.state()["loading"]
+    assert states == [(NOW, True), (None, False)]
 
 
 @given(

@@ -41,7 +41,15 @@ class Check:
     sentence: str
 
 
-def evaluate(rows: PipelineRows) -> list[Check]:
+@dataclass(frozen=True, slots=True)
+class DataAges:
+    """Ages of the newest delays and of the newest clocks in the history, s; None without one."""
+
+    delays_s: float | None
+    clocks_s: float | None
+
+
+def evaluate(rows: PipelineRows, ages: DataAges) -> list[Check]:
     """Return the results of all checks in the order of the pipeline: probers, log, map, solve, history."""
     return [
         _samples(rows),
@@ -52,7 +60,7 @@ def evaluate(rows: PipelineRows) -> list[Check]:
         _late(rows.throughput_recent),
         _rejects(rows.throughput_recent, rows.rejects_recent),
         _latency(rows.latency),
-        _freshness(rows.delays_age_s, rows.clocks_age_s),
+        _freshness(ages),
     ]
 
 
@@ -158,11 +166,11 @@ def _latency(latency: LatencyRow) -> Check:
     return Check(name, state, ms_text(p99), sentence)
 
 
-def _freshness(delays_age_s: float | None, clocks_age_s: float | None) -> Check:
-    name = "Data age"
-    if delays_age_s is None:
+def _freshness(ages: DataAges) -> Check:
+    name, delays_s, clocks_s = "Data age", ages.delays_s, ages.clocks_s
+    if delays_s is None:
         return Check(name, State.BAD, "empty", "No delay in the history yet.")
-    age_s = max(delays_age_s, AGE_WARN_S if clocks_age_s is None else clocks_age_s)
-    clocks = "no clocks yet" if clocks_age_s is None else f"clocks {seconds_text(clocks_age_s)}"
-    sentence = f"Newest delays in the history; {clocks}."
-    return Check(name, _state(age_s, AGE_WARN_S, AGE_BAD_S), seconds_text(delays_age_s), sentence)
+    age_s = max(delays_s, AGE_WARN_S if clocks_s is None else clocks_s)
+    clocks = "no clocks yet" if clocks_s is None else f"the newest clocks are {seconds_text(clocks_s)} old"
+    sentence = f"Age of the newest delays in the history; {clocks}."
+    return Check(name, _state(age_s, AGE_WARN_S, AGE_BAD_S), seconds_text(delays_s), sentence)

@@ -9,7 +9,7 @@ from nicegui import ui
 
 from fabrictime.web.elements import READING, card, column, text
 from fabrictime.web.tabs.pipeline import health
-from fabrictime.web.tabs.pipeline.health import Check
+from fabrictime.web.tabs.pipeline.health import Check, DataAges
 from fabrictime.web.tabs.pipeline.queries import PipelineRows, RejectRow
 from fabrictime.web.widgets import LiveText
 from schemas.units import count_text
@@ -32,9 +32,9 @@ class PipelinePanel:
             self.checks = ui.element("div").classes("ft-checks").props("data-testid=health")
             self.empty = text(READING, "ft-empty")
 
-    def show(self, rows: PipelineRows) -> None:
+    def show(self, rows: PipelineRows, ages: DataAges) -> None:
         """Show a line for each check of `rows`."""
-        checks = health.evaluate(rows)
+        checks = health.evaluate(rows, ages)
         self.empty.set_visibility(False)
         if not self._checks:
             with self.checks:

@@ -90,15 +90,12 @@ class PipelineRows:
     probers_recent: ProberRow
     lags: list[LagRow]
     latency: LatencyRow
-    delays_age_s: float | None
-    clocks_age_s: float | None
     rejects_recent: int
 
 
 def pipeline(history: HistoryReader) -> PipelineRows | None:
     """Return the inputs of the pipeline checks, or None while the history has no pipeline rows."""
-    ends = history.ends()
-    end_ns = ends[tables.PIPELINE].end_ns
+    end_ns = history.ends()[tables.PIPELINE].end_ns
     if end_ns is None:
         return None
     throughput_now, probers_now = recent(history)
@@ -110,8 +107,6 @@ def pipeline(history: HistoryReader) -> PipelineRows | None:
         probers_recent,
         _newest_lags(history),
         _newest_latency(history),
-        history.age_s(ends[tables.DELAYS_1S]),
-        history.age_s(ends[tables.CLOCKS]),
         sum(row.append_ns >= end_ns - LONG_S * 1_000_000_000 for row in rejects(history)),
     )
 

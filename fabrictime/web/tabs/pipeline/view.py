@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,7 @@ from fabrictime.web.elements import text
 from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice, Tab
 from fabrictime.web.tabs.delays.queries import Fleet, fleet
+from fabrictime.web.tabs.pipeline.health import DataAges
 from fabrictime.web.tabs.pipeline.panel import PipelinePanel, RejectsPanel
 from fabrictime.web.tabs.pipeline.queries import PipelineRows, RejectRow, pipeline, rejects
 from schemas.units import count_text, ms_text, rate_text
@@ -36,6 +38,7 @@ class PipelineTab(Tab[PipelineChoice]):
 
     def __init__(self, context: AppContext, choice: PipelineChoice) -> None:
         super().__init__(context, choice)
+        self._rows: PipelineRows | None = None
         self.panel = PipelinePanel()
         self.rejects = RejectsPanel()
 
@@ -65,11 +68,23 @@ class PipelineTab(Tab[PipelineChoice]):
         self._fleet = snapshot
         self._show_banner()
 
+    def _show_banner(self) -> None:
+        super()._show_banner()
+        self._show_checks()
+
+    def _show_checks(self) -> None:
+        """Show the checks; the check of the data's age has the same source as the header and the banner."""
+        fleet, now_s = self._fleet.value, time.monotonic()
+        if self._rows is not None and fleet is not None:
+            ages = (self._aged_s(age_s, now_s) for age_s in (fleet.delays_age_s, fleet.clocks_age_s))
+            self.panel.show(self._rows, DataAges(*ages))
+
     def _on_health(self, snapshot: Snapshot[PipelineRows | None]) -> None:
         rows = snapshot.value
         if snapshot.error is not None or rows is None:
             return
-        self.panel.show(rows)
+        self._rows = rows
+        self._show_checks()
         self._kpi("samples", rate_text(rows.throughput_now.samples_per_s), "mean of 10 s")
         lags = [lag for lag in rows.lags if lag.lag_messages >= 0]
         lag = f"{count_text(lags[0].lag_messages)} msg" if lags else "—"

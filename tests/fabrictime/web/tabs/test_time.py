@@ -95,6 +95,7 @@ def test_a_past_moment_is_in_the_address_and_back_returns(address: Any, browser:
     address("now", 150)
     until("the incident", lambda: LINK in browser.text("incidents"))
     assert moment(150)[11:19] in browser.text("time-text").split(" UTC")[0]
+    assert browser.text("time-text").endswith(" ago"), "the moment has loaded"
     seek(browser, 250)
     until("it was over", lambda: "Nothing is wrong" in browser.text("health-sentence"))
     until("its address", lambda: moment(250).replace(":", "%3A") in query(browser))

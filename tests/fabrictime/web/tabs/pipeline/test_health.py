@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fabrictime.web.tabs.pipeline.health import State, evaluate
+from fabrictime.web.tabs.pipeline.health import DataAges, State, evaluate
 from fabrictime.web.tabs.pipeline.queries import (
     LagRow,
     LatencyRow,
@@ -25,14 +25,13 @@ HEALTHY = PipelineRows(
     probers_recent=ProberRow(8, 24_000_000, 0, 0, 0, 0, "h1/eth0", 0.0),
     lags=[LagRow("fabric.probes/1", 3, 0), LagRow("fabric.probes/0", 0, 0)],
     latency=LatencyRow(60, 160.0, 230.0),
-    delays_age_s=0.6,
-    clocks_age_s=0.5,
     rejects_recent=0,
 )
+FRESH = DataAges(0.6, 0.5)
 
 
 def test_a_healthy_pipeline_is_ok_throughout() -> None:
-    checks = evaluate(HEALTHY)
+    checks = evaluate(HEALTHY, FRESH)
     assert {check.state for check in checks} == {State.OK}
     assert checks[0].name == "Samples"
     assert checks[0].figure == "40.0k/s"
@@ -71,20 +70,32 @@ def test_a_healthy_pipeline_is_ok_throughout() -> None:
         ({"latency": LatencyRow(60, 170.0, 5_000.0)}, "Offset latency", State.WARN, "170 ms"),
         ({"latency": LatencyRow(60, 2_500.0, 5_000.0)}, "Offset latency", State.BAD, "2.50 s"),
         ({"latency": LatencyRow(0, 0.0, 0.0)}, "Offset latency", State.BAD, "No window"),
-        ({"delays_age_s": 30.0}, "Data age", State.BAD, "clocks 0.5 s"),
-        ({"delays_age_s": None}, "Data age", State.BAD, "No delay"),
-        ({"clocks_age_s": 40.0}, "Data age", State.BAD, "clocks 40 s"),
-        ({"clocks_age_s": None}, "Data age", State.WARN, "no clocks yet"),
     ],
 )
 def test_each_fault_shows_in_its_own_check_only(
     change: dict[str, Any], name: str, state: State, text: str
 ) -> None:
-    checks = evaluate(replace(HEALTHY, **change))
+    checks = evaluate(replace(HEALTHY, **change), FRESH)
     (degraded,) = [check for check in checks if check.name == name]
     assert degraded.state == state
     assert text in degraded.sentence
     assert {check.state for check in checks if check.name != name} == {State.OK}
+
+
+@pytest.mark.parametrize(
+    ("ages", "state", "text"),
+    [
+        (DataAges(30.0, 0.5), State.BAD, "clocks are 0.5 s old"),
+        (DataAges(None, 0.5), State.BAD, "No delay"),
+        (DataAges(0.6, 40.0), State.BAD, "clocks are 40 s old"),
+        (DataAges(0.6, None), State.WARN, "no clocks yet"),
+    ],
+)
+def test_old_data_shows_in_its_own_check_only(ages: DataAges, state: State, text: str) -> None:
+    *others, age = evaluate(HEALTHY, ages)
+    assert (age.name, age.state) == ("Data age", state)
+    assert text in age.sentence
+    assert {check.state for check in others} == {State.OK}
 
 
 def test_figures_have_three_digits_and_a_unit() -> None:
