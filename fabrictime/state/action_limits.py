@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fabrictime.state.action_state import MINUTE_NS, MOVES, ActionState
-from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, Flow
+from schemas.records import ActionOutcome, ActionReport, ActuatorConfig, Decision, Flow
 
 NS_PER_S: Final = 1_000_000_000
 BUSIEST_HOSTS: Final = 3
@@ -27,6 +27,17 @@ class LimitUse:
     limit: str
     used: int
     max: int
+    repaired: int = 0
+    """Flows that only local repairs moved; no limit holds these back, but they count."""
+
+    @property
+    def excess(self) -> str:
+        """Why more was used than is allowed; empty unless it was."""
+        if self.used <= self.max:
+            return ""
+        if self.used - self.repaired <= self.max:
+            return f"{self.repaired:,} by local repair, which no limit holds back"
+        return "more was allowed before: the limit or the number of flows has fallen"
 
     @property
     def share(self) -> float:
@@ -41,20 +52,23 @@ def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
     """
     moved: dict[str, set[str]] = {}
     recent: dict[str, list[int]] = {}
-    for record in (*state.decisions.values(), *_local_repairs(state)):
-        if record["at_ns"] > now_ns - MINUTE_NS:
-            recent.setdefault(record["host"], []).append(record["at_ns"])
-            shard_of = record["shard"] or (next(iter(state.shards)) if len(state.shards) == 1 else "")
-            if record["action"] in MOVES and shard_of:
-                moved.setdefault(shard_of, set()).add(record["flow_id"])
+    for record in _recent(state, now_ns - MINUTE_NS):
+        recent.setdefault(record["host"], []).append(record["at_ns"])
+        shard_of = record["shard"] or (next(iter(state.shards)) if len(state.shards) == 1 else "")
+        if record["action"] in MOVES and shard_of:
+            moved.setdefault(shard_of, set()).add(record["flow_id"])
+    decided = {
+        decision["flow_id"] for decision in state.decisions.values() if decision["at_ns"] > now_ns - MINUTE_NS
+    }
     limits = state.limits("*")
     limit_uses = []
     for name in sorted({*state.shards, *moved}):
         shard = state.shards.get(name)
         # The minute's most flows: flows that moved and ended since then were part of the base.
         flows = 0 if shard is None else max((*shard.recent_flows.values(), shard.flows))
-        used, limit = len(moved.get(name, ())), limits.max_moves(flows)
-        limit_uses.append(LimitUse(name, MOVES_LIMIT, used, limit))
+        of_shard = moved.get(name, set())
+        used, limit = len(of_shard), limits.max_moves(flows)
+        limit_uses.append(LimitUse(name, MOVES_LIMIT, used, limit, len(of_shard - decided)))
     busy = [
         LimitUse(
             host,
@@ -66,6 +80,24 @@ def limits_used(state: ActionState, now_ns: int) -> list[LimitUse]:
     ]
     busy.sort(key=lambda limit_use: (-limit_use.share, limit_use.name))
     return limit_uses + busy[:BUSIEST_HOSTS]
+
+
+def _recent(state: ActionState, since_ns: int) -> Iterator[Decision | ActionReport]:
+    """Yield the decisions and local repairs since a time that count, the oldest first.
+
+    All rate changes of a flow within a second count as one, as they do in the policy.
+    """
+    rated_ns: dict[str, int] = {}
+    records = (*state.decisions.values(), *_local_repairs(state))
+    for record in sorted(
+        (record for record in records if record["at_ns"] > since_ns), key=lambda record: record["at_ns"]
+    ):
+        flow_id, at_ns = record["flow_id"], record["at_ns"]
+        if record["action"] not in MOVES:
+            if rated_ns.get(flow_id, 0) > at_ns - NS_PER_S:
+                continue
+            rated_ns[flow_id] = at_ns
+        yield record
 
 
 def _local_repairs(state: ActionState) -> list[ActionReport]:

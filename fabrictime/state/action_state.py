@@ -27,6 +27,9 @@ from schemas.topics import ACTIONS, CONFIG, DECISIONS, POLICY_CYCLES
 MAX_DECISIONS: Final = 4_000
 """Number of decisions that are kept. As many decisions' reports, and as many effects, are kept."""
 MINUTE_NS: Final = 60_000_000_000
+CYCLES_BACK_S: Final = 65.0
+"""How far back readers begin with policy cycles, s: the moves of a minute count against the flows of that
+minute. Records come four times a second, and the suppressed actions every 10 s."""
 WATCH_NS: Final = 12_000_000_000
 """How long a host's flows are watched after an action on one of them, ns."""
 MAX_SUPPRESSED: Final = 4_096

@@ -81,6 +81,11 @@ def flow_text(flow_id: str) -> str:
     return f"{host} {rest.partition('/')[2] or rest}"
 
 
+def ends_text(entry: ActionEntry) -> str:
+    """Return NIC and peer of a decision's flow; empty for an action without a decision."""
+    return "" if entry.expires_at_ns is None else entry.text.partition(": ")[0]
+
+
 def cause_text(kind: str, reason: Reason) -> str:
     """Return the cause of a decision as text."""
     cause = CAUSES.get(kind, kind)
@@ -213,6 +218,7 @@ def table_row(entry: ActionEntry) -> dict[str, Any]:
         "id": entry.decision_id,
         "at": time_text(entry.at_ns),
         "flow": flow_text(entry.flow_id),
+        "ends": ends_text(entry),
         "flow_id": entry.flow_id,
         "cause": cause_text(entry.kind, entry.reason),
         "action": action_text(entry),

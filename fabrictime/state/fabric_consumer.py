@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from fabrictime.state.action_state import CYCLES_BACK_S
 from fabrictime.state.fabric_state import FabricState, Part
 from fabrictime.state.job_state import HEAD_END
 from schemas import codec
@@ -62,7 +63,7 @@ REPLAY_S: Final = {
     DIAGNOSES.name: 3600,
     DECISIONS.name: 3600,
     ACTIONS.name: 3600,
-    POLICY_CYCLES.name: 30,
+    POLICY_CYCLES.name: CYCLES_BACK_S,
 }
 """How far back each of these topics is read at the start, s. Other topics are read from their beginning."""
 NEWEST_ONLY: Final = (INVENTORY.name, PATHS.name)

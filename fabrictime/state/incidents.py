@@ -170,8 +170,7 @@ class Incident:
         if self.switch:
             return f"{len(self.subjects)} links of {self.switch}"
         if self.cause.kind == AlertKind.UNEXPLAINED_LOSS and self.cause.candidates:
-            places = names_text([arrow(name) for name in self.cause.candidates])
-            return f"one of {places}" if len(self.cause.candidates) > 1 else places
+            return _one_of(self.cause.candidates)
         return names_text([place_text(self.cause.kind, subject) for subject in self.subjects])
 
     @property
@@ -191,6 +190,18 @@ def place_text(kind: AlertKind, subject: str) -> str:
     """Return the subject of a problem in readable form."""
     _, of_shard, shard = subject.partition("@")
     return f"shard {shard}" if of_shard else f"job {subject}" if kind in JOB_KINDS else arrow(subject)
+
+
+def alert_place(alert: Alert) -> str:
+    """Return the place of an alert for readers; of losses without a located cause, where it may be."""
+    suspects = [*alert["links"], *alert["nics"]] if alert["kind"] == AlertKind.UNEXPLAINED_LOSS else []
+    return _one_of(suspects) if suspects else place_text(alert["kind"], alert["subject"])
+
+
+def _one_of(suspects: Sequence[str]) -> str:
+    """Return the places one of which causes losses."""
+    places = names_text([arrow(name) for name in suspects])
+    return f"one of {places}" if len(suspects) > 1 else places
 
 
 def incidents(state: FabricState, now_ns: int) -> list[Incident]:

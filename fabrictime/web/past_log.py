@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
+from fabrictime.state.action_state import CYCLES_BACK_S
 from fabrictime.state.fabric_consumer import Intake, newest_only
 from fabrictime.state.fabric_state import HOUR_NS, FabricState
 from schemas import codec
@@ -45,7 +46,7 @@ BACK_S: Final[Mapping[Topic, float]] = {
     DIAGNOSES: 900,
     DECISIONS: 3600,
     ACTIONS: 3600,
-    POLICY_CYCLES: 21,  # unchanged suppressed actions are published every 10 s
+    POLICY_CYCLES: CYCLES_BACK_S,
 }
 """How far before the moment each of these topics is read, s: at least two of a writer's usual intervals."""
 LASTING: Final = (LINK_HEALTH, ALERTS, ALERT_NOTES, CONFIG)

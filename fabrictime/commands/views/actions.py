@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fabrictime.commands.screen import keep_live, table_of, terminal
 from fabrictime.state import action_entries, action_limits, action_text
 from fabrictime.state.action_entries import ActionEntry
-from fabrictime.state.action_state import ActionState, SuppressedAction
+from fabrictime.state.action_state import CYCLES_BACK_S, ActionState, SuppressedAction
 from fabrictime.state.simulated_time_reader import fabric_now_ns
 from schemas import codec
 from schemas.kafka.message import Message
@@ -30,8 +30,6 @@ from schemas.units import delay_text, seconds_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-ROUNDS_BACK_S: Final = 30.0
-"""How far back policy cycles are read, s: within this time, they repeat all suppressed actions."""
 SHOWN: Final = 60
 COLOURS: Final = {"done": "green", "open": "cyan", "not": "yellow"}
 
@@ -129,7 +127,7 @@ def _reader(cluster: KafkaSettings | str, query: Wanted) -> TopicReader:
         CONFIG: BEGINNING,
         DECISIONS: recent,
         ACTIONS: recent,
-        POLICY_CYCLES: back(ROUNDS_BACK_S),
+        POLICY_CYCLES: back(CYCLES_BACK_S),
     }
     return TopicReader.open(cluster, starts)
 

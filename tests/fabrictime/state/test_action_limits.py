@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from fabrictime.state import action_limits
 from fabrictime.state.action_limits import LimitUse, limits_used
-from fabrictime.state.action_state import ActionState
-from schemas.topics import CONFIG, DECISIONS, POLICY_CYCLES
+from fabrictime.state.action_state import MINUTE_NS, ActionState
+from fabrictime.state.fabric_consumer import REPLAY_S
+from fabrictime.web.past_log import BACK_S
+from schemas.topics import ACTIONS, CONFIG, DECISIONS, POLICY_CYCLES, TOPICS
 from tests.records import make
 
 S = 1_000_000_000
@@ -63,10 +65,48 @@ def test_moves_count_against_the_maximum_of_flows_within_the_minute(made: Any, a
     assert [each.max for each in limits_used(actions, NOW + 60 * S + S // 2)][:1] == [36]
 
 
+def test_rate_changes_of_a_flow_within_a_second_count_as_one(made: Any, actions: ActionState) -> None:
+    """As in the policy, whose limit they would seem to exceed."""
+    flow = made.flow(1, "h1/eth1", "h5/eth1")
+    for seq, at_ns in enumerate((0, S // 10, S // 2, S)):
+        decision = made.decision(seq, flow, "x/1", action="PACE", at_ns=NOW + at_ns)
+        actions.take(DECISIONS.name, "h1", decision)
+    [busiest] = limits_used(actions, NOW + 2 * S)
+    assert (busiest.name, busiest.used) == ("h1", 1)
+
+
+def test_local_repairs_count_and_explain_more_moves_than_the_limit(made: Any, actions: ActionState) -> None:
+    """No limit holds a local repair back, so 3 of 2 need a reason."""
+    actions.take(CONFIG.name, "*", make(CONFIG.record, **made.config(max_moved_share=0.5)))
+    actions.take(POLICY_CYCLES.name, "fabric", {**made.rounds(0, []), "flows": 4, "at_ns": NOW})
+    for number in range(3):
+        flow = {**made.flow(1, "h1/eth1", "h5/eth1"), "flow_id": f"h1/boot/sock:{number}"}
+        decision = made.decision(number, flow, "x/1", at_ns=NOW)
+        if number == 2:
+            repair = {**made.action(decision, "LOCAL_REPAIR"), "decision_id": "h1/repair/1"}
+            actions.take(ACTIONS.name, "h1", repair)
+        else:
+            actions.take(DECISIONS.name, "h1", decision)
+        used = limits_used(actions, NOW + S)[0]
+        assert bool(used.excess) == (number == 2)
+    assert (used.used, used.max, used.excess) == (3, 2, "1 by local repair, which no limit holds back")
+
+
+def test_a_limit_that_fell_explains_more_moves_than_it_allows() -> None:
+    assert LimitUse("sim", action_limits.MOVES_LIMIT, 14, 14).excess == ""
+    assert "has fallen" in LimitUse("sim", action_limits.MOVES_LIMIT, 16, 14, 1).excess
+
+
+@pytest.mark.parametrize("topics", [BACK_S, {TOPICS[name]: back_s for name, back_s in REPLAY_S.items()}])
+def test_readers_begin_with_the_cycles_of_all_moves_that_count(topics: dict[Any, float]) -> None:
+    """With the cycles of 21 s, '16 of 14 allowed': the flows of the moves had ended since then."""
+    assert topics[POLICY_CYCLES] * S > MINUTE_NS
+
+
 def test_only_the_busiest_of_many_hosts_are_listed(made: Any, actions: ActionState) -> None:
     for number in range(1000):
-        flow = {**made.flow(1, "h1/eth1", "h5/eth1"), "flow_id": f"h{number}/boot/sock:1"}
         for again in range(1 + (number == 500)):
+            flow = {**made.flow(1, "h1/eth1", "h5/eth1"), "flow_id": f"h{number}/boot/sock:{again}"}
             decision = made.decision(2 * number + again, flow, "x/1", action="PACE", at_ns=NOW)
             actions.take(DECISIONS.name, f"h{number}", decision)
     hosts = [each.name for each in limits_used(actions, NOW)]

@@ -34,7 +34,7 @@ def test_every_symbol_of_the_schemas_has_a_text() -> None:
 
 def test_an_applied_move_has_its_paths_and_both_durations(made: Any, actions: ActionState) -> None:
     row = action_text.table_row(entry(made, actions, "APPLIED"))
-    assert row["flow"] == "h1 sock:1"
+    assert (row["flow"], row["ends"]) == ("h1 sock:1", "h1/eth1 to h5/eth1")
     assert row["action"] == "move, port 50001 → 50002"
     assert row["cause"] == "leaf1:a ⇄ spine1:b is down"
     assert (row["took"], row["status"], row["rate"]) == ("12.0 ms", "done", "—")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nicegui import ui
@@ -151,10 +151,13 @@ class FlowPanel:
 
 
 def entry_table(
-    columns: Sequence[tuple[str, str, str]], test: str, on_pick: Callable[[Row], None]
+    columns: Sequence[tuple[str, str, str]],
+    test: str,
+    on_pick: Callable[[Row], None],
+    cells: Mapping[str, Callable[[Row], Cell]] | None = None,
 ) -> LiveTable:
     """Return a table of action entries with coloured outcomes."""
-    return table(columns, test, on_pick, {"outcome": _outcome_cell})
+    return table(columns, test, on_pick, {"outcome": _outcome_cell, **(cells or {})})
 
 
 def _outcome_cell(row: Row) -> Cell:

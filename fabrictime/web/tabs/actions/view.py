@@ -25,7 +25,7 @@ from fabrictime.web.tabs.actions.flow_panel import FlowPanel, entry_table
 from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.live_tab import LiveTab
 from fabrictime.web.users import Role
-from fabrictime.web.widgets import Row
+from fabrictime.web.widgets import Cell, Row
 from schemas.records import Alert
 from schemas.units import bps_text, count_text
 
@@ -157,7 +157,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
                 ("rate", "rate before → after", "right"),
                 ("delay", "round trip before → after", "right"),
             ]
-            self.table = entry_table(columns, "actions", self.on_entry_row)
+            self.table = entry_table(columns, "actions", self.on_entry_row, {"flow": _flow_cell})
 
     def _build_suppressed(self) -> None:
         with card("ft-actions-list ft-suppressed"):
@@ -176,7 +176,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         with card("ft-actions-list"):
             text("Limits, pacing, slices", "ft-title")
             limit_columns = [("name", "where", "left"), ("limit", "limit", "left"), ("used", "used", "right")]
-            self.limits = table(limit_columns, "limits")
+            self.limits = table(limit_columns, "limits", cells={"limit": _limit_cell})
             self.paced_note = text("", "ft-note", test="paced-note")
             paced_columns = [
                 ("flow", "paced flow", "left"),
@@ -253,6 +253,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
                     "name": limit_use.name,
                     "limit": limit_use.limit,
                     "used": f"{limit_use.used:,} of {limit_use.max:,}",
+                    "excess": limit_use.excess,
                 }
                 for limit_use in view.limits
             ]
@@ -335,7 +336,9 @@ class ActionsTab(LiveTab[ActionsChoice]):
         shares = [limit_use for limit_use in view.limits if limit_use.limit.startswith("flows")]
         if shares:
             highest = max(shares, key=lambda limit_use: limit_use.share)
-            self._kpi("moved", f"{highest.used:,}", f"of {highest.max:,} allowed, {highest.name}")
+            allowed = f"{highest.max:,} allowed now; {highest.excess}"
+            note = allowed if highest.excess else f"of {highest.max:,} allowed, {highest.name}"
+            self._kpi("moved", f"{highest.used:,}", note)
         else:
             self._kpi("moved", "—", "no policy cycle yet")
 
@@ -428,6 +431,16 @@ class ActionsTab(LiveTab[ActionsChoice]):
                 for slice_use in flow_pacing.slices
             ]
         )
+
+
+def _limit_cell(row: Row) -> Cell:
+    """Return a limit with the reason for which more was used than it allows."""
+    return [("", row["limit"], ""), ("ft-detail", row["excess"], "")]
+
+
+def _flow_cell(row: Row) -> Cell:
+    """Return the flow of a decision with its ends."""
+    return [("ft-subject", row["flow"], ""), ("ft-detail", row["ends"], "")]
 
 
 def _suppressed_row(action: SuppressedAction) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from actuators.notify.notes import NoteIndex, state_text
 from fabrictime.state.fabric_state import is_cleared
+from fabrictime.state.incidents import alert_place
 from fabrictime.state.labels import arrow, kind_label
 from fabrictime.web.addresses import fabric_address
 from schemas.ids import host_of
@@ -57,7 +58,7 @@ def figures(alert: Alert, now_ns: int) -> list[tuple[str, str]]:
     rows = [
         ("kind", kind_label(alert["kind"])),
         ("severity", alert["severity"]),
-        ("subject", arrow(alert["subject"])),
+        ("subject", alert_place(alert)),
         ("raised", time_text(alert["raised_ns"])),
         ("was active for" if is_cleared(alert) else "active for", age_text(alert, now_ns)),
     ]

@@ -10,7 +10,7 @@ from fabrictime.state.action_groups import ActionGroup
 from fabrictime.state.action_text import time_text
 from fabrictime.state.alert_now import JOB_KINDS
 from fabrictime.state.health import Overview
-from fabrictime.state.incidents import Incident, Problem, place_text
+from fabrictime.state.incidents import Incident, Problem, alert_place, place_text
 from fabrictime.state.labels import aliased_text, arrow, kind_label, readable, verdict_label
 from fabrictime.web.addresses import (
     actions_address,
@@ -213,7 +213,7 @@ def cleared_rows(alerts: Sequence[Alert], now_ns: int) -> list[Row]:
         {
             "id": alert["alert_id"],
             "title": title_of(alert["kind"], is_over=True),
-            "where": place_text(alert["kind"], alert["subject"]),
+            "where": alert_place(alert),
             "span": f"{time_text(alert['raised_ns'])} to {time_text(alert['cleared_ns'] or 0)}",
             "ago": f"{seconds_text((now_ns - (alert['cleared_ns'] or 0)) / 1e9)} ago",
             "address": alert_address(alert["alert_id"]),

@@ -10,6 +10,7 @@ from fabrictime.state.evidence import Verdict
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.state.health import Overview, overview
 from fabrictime.state.incidents import Incident, Problem
+from fabrictime.state.labels import arrow
 from fabrictime.web.tabs.clocks.queries import ClockRow
 from fabrictime.web.tabs.now import frames
 from fabrictime.web.tabs.now.queries import HistoryFigures
@@ -132,8 +133,24 @@ def test_a_cleared_alert_has_both_times(fabric: Any) -> None:
     (row,) = frames.cleared_rows([alert], 71 * S)
     assert (row["title"], row["where"], row["ago"]) == ("Host was down", "h1", "10 s ago")
     assert row["span"] == "1970-01-01 00:00:01 to 1970-01-01 00:01:01"
-    loss = {**alert, "kind": "UNEXPLAINED_LOSS", "subject": "losses@sim"}
-    assert frames.cleared_rows([loss], 71 * S)[0]["where"] == "shard sim"
+
+
+def test_a_cleared_loss_names_its_places_as_the_active_one_did(state: FabricState, fabric: Any) -> None:
+    """`shard sim` would send the operator to the whole shard."""
+    link = fabric.up("leaf1", 1)
+    cable = fabric.cable(link)
+    fill(state, *fabric.fleet())
+    health = fabric.health(link, "GREY", kind="PATHS", candidates=[cable, "h1/eth1"])
+    fill(state, ("fabric.link-health", "losses@fabric", {**health, "subject": "losses@fabric", "links": []}))
+    loss = fabric.alert("losses@fabric", "losses", kind="UNEXPLAINED_LOSS", links=[cable], nics=["h1/eth1"])
+    fill(state, ("fabric.alerts", loss["alert_id"], loss))
+    (row,) = frames.incident_rows(view_of(state, fabric), fabric.now_ns, "")
+    cleared = {**loss, "state": "CLEARED", "cleared_ns": fabric.now_ns}
+    (line,) = frames.cleared_rows([cleared], fabric.now_ns)
+    assert line["where"] == f"one of {arrow(cable)}, h1/eth1"
+    assert row["title"].endswith(f": {line['where']}")
+    unknown = {**cleared, "links": [], "nics": []}
+    assert frames.cleared_rows([unknown], fabric.now_ns)[0]["where"] == "shard fabric"
 
 
 def test_a_text_that_does_not_fit_ends_with_dots() -> None:
