@@ -1534,7 +1534,7 @@ class Diagnosis(TypedDict):
     bytes: int
     """bytes sent by all ranks."""
     iteration_ns: int | None
-    """ns, median length of an iteration; null: none found."""
+    """ns, mean length of an iteration, which the verdict judges; null: none found."""
     expected_iteration_ns: int | None
     """ns, the job's baseline of it."""
     bus_bps: float | None

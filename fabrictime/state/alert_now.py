@@ -14,7 +14,8 @@ from fabrictime.state.labels import verdict_label
 from schemas.records import Alert, AlertKind, ContentionState, LinkState, Verdict
 
 IN_TIME: Final = 1.05
-"""An iteration of less than this multiple of the baseline is not slow: the page shows it as 1.0 times."""
+"""A mean iteration of less than this multiple of the baseline is not slow: it costs less than the share of
+the time from which on the diagnosis names a cause."""
 JOB_KINDS: Final = frozenset({AlertKind.JOB_HANG, AlertKind.JOB_SLOW, AlertKind.JOB_STRAGGLER})
 HANGS: Final = frozenset({Verdict.HANG, Verdict.STALLED, Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH})
 _HEALTH_KINDS: Final = frozenset(
@@ -75,7 +76,7 @@ def _job_text(alert: Alert, head: Mapping[str, Any]) -> str:
     if head["verdict"] == Verdict.HEALTHY:
         return f"its newest verdict is healthy; before: {alert['text']}"
     if not is_slow(head):
-        return f"most of its iterations take the expected time again; before: {alert['text']}"
+        return f"its iterations take the expected time again; before: {alert['text']}"
     if not _is_about(alert["kind"], head):
         return f"its newest verdict is {verdict_label(head['verdict'])}; before: {alert['text']}"
     return f"job {alert['subject']}: {head['verdict']}: {head['text']}"

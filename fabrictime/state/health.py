@@ -213,7 +213,7 @@ def _jobs_text(incident: Incident) -> str:
 def _healthy_text(fleet: Fleet, quiet: int) -> str:
     up = counted(fleet.cables.get(LinkState.UP, 0), "cable")
     size = f"{up} UP, {counted(fleet.nics, 'NIC')} on {counted(fleet.hosts, 'host')}"
-    jobs = f", {counted(fleet.healthy_jobs, 'job')} at the expected speed" if fleet.healthy_jobs else ""
+    jobs = f", {counted(fleet.healthy_jobs, 'job')} without a fault" if fleet.healthy_jobs else ""
     if quiet:
         quiet_text = f"{counted(quiet, 'problem')} acknowledged, silenced or in maintenance"
         return f"Nothing new is wrong: {quiet_text}; {size}{jobs}."

@@ -153,15 +153,10 @@ class Case:
         """Length of the interval, ns."""
         return float(self.end_ns - self.begin_ns)
 
-    @cached_property
+    @property
     def iteration_ns(self) -> float | None:
-        """Mean length of the iterations, ns, so that a single long one counts; None if none was found."""
-        iterations = self.work.iterations
-        return (
-            None
-            if iterations is None or not len(iterations.lengths_ns)
-            else float(iterations.lengths_ns.mean())
-        )
+        """Mean length of the iterations, ns; None if none was found."""
+        return None if self.work.iterations is None else self.work.iterations.length_ns
 
     @cached_property
     def expected_iteration_ns(self) -> float | None:

@@ -111,7 +111,7 @@ def make_record(
 
     `further`: the causes among the others that cost a share of the time of their own.
     """
-    work, times = case.work, case.work.times
+    work, times, actual = case.work, case.work.times, case.iteration_ns
     bus_baseline = case.job.baselines.value(("bus",))
     bounds = [rank.bound_ns for rank in case.ranks.reported]
     expected = case.expected_iteration_ns
@@ -143,7 +143,7 @@ def make_record(
         "hosts": len(case.ranks.hosts),
         "operations": int(times.operations.max(initial=0)),
         "bytes": int(min(float(times.bytes.sum()), _LIMIT_NS)),
-        "iteration_ns": _median_ns(case),
+        "iteration_ns": None if actual is None else _whole(actual),
         "expected_iteration_ns": None if expected is None else _whole(expected),
         "bus_bps": work.bus_bps,
         "expected_bus_bps": 1 / bus_baseline if bus_baseline else None,
@@ -179,11 +179,6 @@ def _alternative(candidate: Candidate) -> Alternative:
         "subject": candidate.subject,
         "text": candidate.text[:MAX_TEXT],
     }
-
-
-def _median_ns(case: Case) -> int | None:
-    iterations = case.work.iterations
-    return None if iterations is None else _whole(iterations.length_ns)
 
 
 def _whole(ns: float) -> int:

@@ -24,12 +24,11 @@ REGULAR = 0.8
 
 
 class Iterations(NamedTuple):
-    """Iterations of one rank. `period`: operations per iteration; `length_ns`: median length of an
-    iteration."""
+    """Iterations of one rank. `period`: operations per iteration; `length_ns`: their mean length, so that a
+    single long one counts."""
 
     period: int
     length_ns: float
-    lengths_ns: Floats
 
 
 def find_iterations(seq: Ints, kind: Ints, begin: Floats, end: Floats) -> Iterations | None:
@@ -53,17 +52,16 @@ def find_iterations(seq: Ints, kind: Ints, begin: Floats, end: Floats) -> Iterat
     return _iterations(at, begin, period)
 
 
-def _iterations(at: Ints, begin: Floats, period: int) -> Iterations:
+def _iterations(at: Ints, begin: Floats, period: int) -> Iterations | None:
     pairs = (at[:-period] >= 0) & (at[period:] >= 0)
     first = at[:-period][pairs]
     lengths = begin[at[period:][pairs]] - begin[first]
-    return Iterations(period, float(np.median(lengths)), lengths)
+    return Iterations(period, float(lengths.mean())) if len(lengths) else None
 
 
 def _single(seq: Ints, begin: Floats) -> Iterations:
     """Return iterations that have one operation each; also works for a sample of the operations."""
-    lengths = np.diff(begin) / np.diff(seq)
-    return Iterations(1, float(np.median(lengths)), lengths)
+    return Iterations(1, float((np.diff(begin) / np.diff(seq)).mean()))
 
 
 def _period(kinds: Ints) -> int | None:

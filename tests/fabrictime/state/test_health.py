@@ -64,7 +64,7 @@ def test_a_healthy_job_is_counted_and_an_unknown_one_is_not(healthy: FabricState
         record = JobRecords(fabric, name).diagnosis(1, fabric.now_ns, verdict=verdict)
         fill(healthy, ("fabric.diagnoses", name, record))
     view = of(healthy, fabric)
-    assert ", 1 job at the expected speed," in view.health.sentence
+    assert ", 1 job without a fault," in view.health.sentence
     assert (view.fleet.jobs, view.fleet.healthy_jobs, view.slow_jobs) == (2, 1, [])
 
 

@@ -34,6 +34,19 @@ def test_a_slow_jobs_text_begins_with_its_iterations() -> None:
     codec.encode(Diagnosis, diagnosis)
 
 
+def test_the_published_length_of_iterations_is_the_one_that_the_verdict_judges() -> None:
+    """With their median, a slow job would have figures of its usual speed: one iteration in eight is long."""
+    world = World(Job(ranks=4))
+    world.learn(6)
+    world.job.compute = lambda rank, at: (8.0 if at % 8 else 40.0) * MS
+    slow = world.step()
+    actual, expected = slow["iteration_ns"], slow["expected_iteration_ns"]
+    assert actual is not None
+    assert expected is not None
+    assert actual > DiagnosisRules().slow_ratio * expected
+    assert f"{actual / expected:.2f} times its baseline" in slow["text"]
+
+
 def test_a_further_cause_is_part_of_the_text() -> None:
     best = Candidate(Verdict.STRAGGLER, 0.5, "h1", "h1 is late", "", symptoms={Symptom.OWN_TIME: True})
     assert record(best, [], [])["text"].endswith("h1 is late; nothing is wrong with the network")

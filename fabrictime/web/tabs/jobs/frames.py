@@ -86,10 +86,10 @@ def kind_now(head: Mapping[str, Any]) -> str:
 
 
 def verdict_text(head: Mapping[str, Any]) -> str:
-    """Return the text of a diagnosis, with a note if most iterations take the expected time nevertheless."""
+    """Return the text of a diagnosis, with a note if iterations take the expected time nevertheless."""
     text = readable(head["text"])
     is_harmless = head["verdict"] not in (Verdict.HEALTHY, Verdict.UNKNOWN) and not is_slow(head)
-    return f"most iterations take the expected time; {text}" if is_harmless else text
+    return f"iterations take the expected time; {text}" if is_harmless else text
 
 
 def figure_text(quantity: str, number: float | None) -> str:

@@ -198,8 +198,8 @@ class NowTab(LiveTab[NowChoice]):
         if not view.fleet.jobs:
             return "No job is watched yet. The tab Jobs has the steps to load the profiler."
         unknown = view.fleet.jobs - view.fleet.healthy_jobs
-        more = f", {unknown} with too little evidence" if unknown else ""
-        return f"{counted(view.fleet.healthy_jobs, 'job')} at the expected speed{more}."
+        more = f", {unknown} without a verdict" if unknown else ""
+        return f"{counted(view.fleet.healthy_jobs, 'job')} without a fault{more}."
 
 
 def _empty_text(view: Overview, is_fresh: bool) -> str:
