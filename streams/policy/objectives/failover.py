@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schemas.ids import end_parts, host_of
 from schemas.records import FlowAction, ReasonKind
 from streams.policy.flows.flow import Flow
 from streams.policy.flows.path_health import Grade, Health
@@ -44,14 +45,26 @@ def _proposal(state: PolicyState, flow: Flow, health: Health) -> MoveProposal:
     )
 
 
+def _grade_of_end_links(state: PolicyState, flow: Flow) -> Grade:
+    """Return the grade of the worst cable of a flow's own hosts, which every path of the flow crosses."""
+    hosts = {flow.host, host_of(flow.live.peer)}
+    links = [link for link in flow.route.all_links if not hosts.isdisjoint(map(_node, link.split(">")))]
+    return state.health.of_links(links, state.now_ns).grade
+
+
+def _node(end: str) -> str:
+    return end_parts(end).node
+
+
 def _target(state: PolicyState, flow: Flow, is_dead: bool) -> int | None:
     """Return the best alternative path, or None. A flow never moves from a lossy path to a lossy one."""
     worst_end = max(state.health.of_end(end).grade for end in (flow.live.nic, flow.live.peer))
     if worst_end is Grade.DEAD:
         return None
-    if not flow.routes:
-        return state.random_path(flow) if flow.links else None
     worst_allowed = Grade.LOSSY if is_dead else Grade.DAMPENED
+    if not flow.routes:
+        can_help = flow.links and _grade_of_end_links(state, flow) <= worst_allowed
+        return state.random_path(flow) if can_help else None
     ranked = [
         (health[:2], state.share_after(flow, route.links), state.draw(flow.live.flow_id, path), path)
         for health, route, path in state.options.available(

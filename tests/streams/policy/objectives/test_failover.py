@@ -127,6 +127,33 @@ def test_a_dead_receiver_moves_no_flow(routes):
     assert {h.flow_id for h in w.suppressed} == {name for name, ends in w.ends.items() if "h5/eth1" in ends}
 
 
+@pytest.mark.parametrize("link", ["h5:eth1>leaf2:p5", "leaf2:p5>h5:eth1"], ids=["out", "in"])
+@pytest.mark.parametrize("state", ["DOWN", "GREY"])
+@pytest.mark.parametrize("routes", [True, False], ids=["traced", "not traced"])
+def test_no_flow_leaves_the_cable_of_its_own_nic(routes, state, link):
+    """Each of its paths crosses that cable: one flow moved 36 times within seconds, from port to port."""
+    w = World(8, routes=routes, max_moved_share=1.0)
+    w.decide()
+    hit = w.crossing(link)
+    assert hit
+    w.health(link, state)
+    for _ in range(5):
+        assert w.decide(S) == []
+        assert {h.flow_id for h in w.suppressed} == hit
+        assert {h.cause for h in w.suppressed} == {"NO_LIVING_PATH" if state == "DOWN" else "NO_BETTER_PATH"}
+
+
+def test_a_flow_of_unknown_routes_leaves_a_link_within_the_fabric():
+    w = World(8, routes=False, max_moved_share=1.0)
+    w.decide()
+    link = "leaf1:u1>spine1:p1"
+    hit = w.crossing(link)
+    w.health(link, "DOWN")
+    w.health("h5:eth1>leaf2:p5", "GREY")  # no reason to stay on a dead path
+    assert {d["flow_id"] for d in w.decide() if d["reason"]["kind"] == "DOWN"} == hit
+    assert hit
+
+
 def test_data_and_answers_leave_a_dead_link_at_once_in_both_directions() -> None:
     log, inputs = Log(), PolicyInputs(EPOCH, PARTITIONS)
     for source in range(HOSTS):
