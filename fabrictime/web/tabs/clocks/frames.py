@@ -198,6 +198,18 @@ def offsets_frame(fleet: ClockFleet, drawn: ClockSeries, view: OffsetView) -> di
     }
 
 
+def offsets_note(fleet: ClockFleet, drawn: ClockSeries, view: OffsetView, clocks: int) -> str:
+    """Return the words above the offsets: what lines and bands are. `clocks`: size of the fleet."""
+    parts = [
+        "each clock minus its linear fit" if view == "wander" else "clock reading + offset = fabric time"
+    ]
+    if 0 < len({point.clock for point in drawn.points}) <= MAX_BOUND_BANDS:
+        parts.append("coloured bands: ± the bound of each clock")
+    if view == "wander" and fleet.wander:
+        parts.append(f"grey bands: 80% and 98% of all {clocks:,} clocks")
+    return " · ".join(parts)
+
+
 def _bound_band(name: str, color: int, values: Values, bounds: Values) -> dict[str, Any]:
     low, high = bound_band(values, bounds)
     return {

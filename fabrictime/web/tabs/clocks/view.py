@@ -290,12 +290,7 @@ class ClocksTab(Tab[ClocksChoice]):
         if clocks > DRAW_ALL_CLOCKS:
             bounds_note += f" · grey: all {clocks:,} clocks, median, p90, p99"
         self.bounds_note.set_text(bounds_note)
-        if view == "wander":
-            grey = f" · grey: 80% and 98% of all {clocks:,} clocks" if fleet.wander else ""
-            bands = f"; bands, up to {frames.MAX_BOUND_BANDS} clocks: error bounds"
-            self.offsets_note.set_text(f"each clock minus its linear fit{bands}{grey}")
-        else:
-            self.offsets_note.set_text("clock reading + offset = fabric time")
+        self.offsets_note.set_text(frames.offsets_note(fleet, drawn, view, clocks))
 
     def _show_events(self, fleet: ClockFleet) -> None:
         count = len({point.clock for point in fleet.states})

@@ -44,7 +44,9 @@ class ClockPanel:
                 text("Clocks against fabric time", "ft-title")
                 self.views = toggle(CLOCK_VIEWS, self._metric, self._choose_metric, "clock-view")
                 toggle(spans, span, choose_span, "clock-span")
-            self.note = text(READING, "ft-note", test="clock-note")
+            with ui.element("div").classes("ft-sub"):
+                self.note = text(READING, "ft-note", test="clock-note")
+                self.chart_note = text("", "ft-note", test="clock-chart-note")
             with ui.element("div").classes("ft-clock-body"):
                 self.chart = LiveChart("clocks", empty=NOTHING).classes("ft-fill")
                 self.chart.props("data-testid=clock-chart")
@@ -108,6 +110,7 @@ class ClockPanel:
         bold_clock = self._chosen
         if bold_clock is None and self._rows:
             bold_clock = max(self._rows, key=lambda row: row.bound_ns).clock
+        self.chart_note.set_text(frames.clock_note(series, self._metric, bold_clock))
         self.chart.show(lambda _is_full: frames.clock_frame(series, self._metric, bold_clock))
 
     def _table_row(self, row: ClockRow) -> dict[str, Any]:

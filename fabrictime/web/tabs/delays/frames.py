@@ -220,6 +220,16 @@ def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
     }
 
 
+def pair_note(series: Series, span: str) -> str:
+    """Return the words above a pair's chart: what is drawn, or why nothing is. `span`: its label."""
+    if not series.points:
+        longer = "a longer span has the last ones" if span != "1 h" else "the history lags"
+        return f"No window of this pair in the last {span}: these NICs do not probe each other, or {longer}."
+    step_s = series.span.step_ns / 1e9
+    point = "a point a window" if step_s <= 1 else f"a point {step_s:.0f} s: median p50, worst p99"
+    return f"solid p50, dashed p99, dotted min; grey band: ± clock bound around the paths' median; {point}"
+
+
 def _medians(columns: Iterable[Sequence[float]]) -> list[Any]:
     return [_ns(float(np.median(values))) if values else None for values in columns]
 
@@ -296,6 +306,14 @@ def _lines_frame(
         for k, name in enumerate(names)
     ]
     return {"kind": "lines", "view": metric, "t": t, "lines": lines, "bands": bands}
+
+
+def clock_note(series: ClockSeries, metric: ClockMetric, bold_clock: str | None) -> str:
+    """Return which clock is bold in the chart of clocks, and what its band means; empty for quantiles."""
+    is_drawn = any(point.clock == bold_clock and point.state != "UNSYNCED" for point in series.points)
+    if series.spread or not is_drawn:
+        return ""
+    return f"bold: {bold_clock}" + ("; band: ± its bound" if metric != "bound" else "")
 
 
 def bound_band(values: Values, bounds: Values) -> tuple[Values, Values]:

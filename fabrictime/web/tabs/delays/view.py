@@ -156,7 +156,7 @@ class DelaysTab(Tab[DelaysChoice]):
                     toggle(SERIES_SPANS, self.choice.series, self._choose_series_span, "series")
                     link_button("close", "pair-close", lambda: self._choose_pair(None, None))
             self.pair_note = text("", "ft-note", test="pair-note")
-            self.pair = LiveChart("pair").classes("ft-fill").props("data-testid=pair")
+            self.pair = LiveChart("pair", empty=READING).classes("ft-fill").props("data-testid=pair")
             columns = [
                 column("pair", "path", align="left"),
                 column("p99", "p99"),
@@ -310,13 +310,8 @@ class DelaysTab(Tab[DelaysChoice]):
             return
         self._series = series
         nic, peer = self.choice.nic or "", self.choice.peer or ""
-        step_s = series.span.step_ns / 1e9
-        point = "a point a window" if step_s <= 1 else f"a point {step_s:.0f} s: median p50, worst p99"
-        if series.points:
-            note = f"solid p50, dashed p99, dotted min; grey: bound around the paths' median; {point}"
-        else:
-            note = f"No window of this pair in the last {SERIES_SPANS[self.choice.series]}."
-        self.pair_note.set_text(note)
+        self.pair_note.set_text(frames.pair_note(series, SERIES_SPANS[self.choice.series]))
+        self.pair.set_visibility(bool(series.points))
         self.pair.show(lambda _is_full: frames.pair_frame(series, nic, peer))
 
     def _on_clocks(self, snapshot: Snapshot[list[ClockRow]]) -> None:

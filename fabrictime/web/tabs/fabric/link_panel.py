@@ -103,7 +103,7 @@ class LinkPanel:
         self.title.set_text(arrow(cable))
         ends = ends_of(cable) or ()
         nics = [nic for end in ends if (nic := f"{end.node}/{end.port}") in state.nics]
-        self.nics.put([nic_chip(nic) for nic in nics])
+        self.nics.put([_nic_chip(nic) for nic in nics])
         subject = state.subject_of(numbers[0])
         worst = STATES[max(state.state(number) for number in numbers)]
         fine = verdict.claim("Probes cross it; no trouble was detected.")
@@ -182,7 +182,7 @@ class LinkPanel:
         self.jobs.put([(job, f"{job}: {bps_text(rate_bps)}", "") for job, rate_bps in jobs])
 
 
-def nic_chip(nic: str) -> tuple[str, str, str]:
+def _nic_chip(nic: str) -> tuple[str, str, str]:
     """Return the chip (key, text, address) that links to a NIC's jobs and queue pairs."""
     return nic, f"jobs and queue pairs of {nic}", jobs_address(nic=nic)
 

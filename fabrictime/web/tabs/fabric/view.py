@@ -16,7 +16,7 @@ from fabrictime.web.query_poller import Snapshot
 from fabrictime.web.tabs.base import AppContext, Choice
 from fabrictime.web.tabs.fabric import frames
 from fabrictime.web.tabs.fabric.frames import LinkMetric
-from fabrictime.web.tabs.fabric.link_panel import LinkPanel, nic_chip
+from fabrictime.web.tabs.fabric.link_panel import LinkPanel
 from fabrictime.web.tabs.fabric.queries import LinkTraffic
 from fabrictime.web.tabs.live_tab import KPIS, LiveTab
 from fabrictime.web.widgets import Cell, Chips, Row
@@ -128,6 +128,7 @@ class FabricTab(LiveTab[FabricChoice]):
                 self.node_title = text("", "ft-title", test="node-title")
                 link_button("close", "close", self._clear)
             self.node_note = text("", "ft-note", test="node-note")
+            self.node_nics_title = text("Jobs and queue pairs of", "ft-detail")
             self.node_nics = Chips().props("data-testid=node-nics")
             columns = [
                 ("port", "port", "left"),
@@ -339,7 +340,8 @@ class FabricTab(LiveTab[FabricChoice]):
         unknown = "No cable of it is known now. The search field (key /) finds nodes by parts of their names."
         self.node_note.set_text(f"{counted(len(rows), 'cable')}{host}" if rows or nics else unknown)
         self.node_table.put(rows)
-        self.node_nics.put([nic_chip(nic.nic) for nic in nics[:NICS_SHOWN]])
+        self.node_nics.put([(nic.nic, nic.nic, jobs_address(nic=nic.nic)) for nic in nics[:NICS_SHOWN]])
+        self.node_nics_title.set_visibility(bool(nics))
 
     def _show_rack(self, rack: str) -> None:
         nics = [nic for nic in self.state.nics.values() if nic.rack == rack]
@@ -350,6 +352,7 @@ class FabricTab(LiveTab[FabricChoice]):
         )
         self.node_table.put(frames.rack_rows(self.state, self.live.drawn, rack))
         self.node_nics.put([])
+        self.node_nics_title.set_visibility(False)
 
     def _show_hour(self) -> None:
         if self.context.live is not None and self._numbers:

@@ -101,6 +101,18 @@ def test_offsets_have_their_bound_and_wander_the_fleets_quantiles() -> None:
     assert [band["name"] for band in raw["bands"]] == ["± bound of a/ptp0"]
 
 
+def test_the_note_explains_the_bands_of_offsets_that_are_drawn() -> None:
+    wander = [WanderPoint(T, -9.0, -5.0, 0.0, 5.0, 9.0)]
+    for clocks in (1, frames.MAX_BOUND_BANDS, frames.MAX_BOUND_BANDS + 1):
+        drawn = series(*(ClockPoint(f"h{k}/ptp0", T, 2e6, 25.0, "SYNCED") for k in range(clocks)))
+        for view, has_grey in (("wander", True), ("offset", False)):
+            frame = frames.offsets_frame(fleet(100, wander=wander), drawn, view)
+            note = frames.offsets_note(fleet(100, wander=wander), drawn, view, 100)
+            names = [band["name"] for band in frame["bands"]]
+            assert any(name.startswith("± bound") for name in names) == ("coloured bands: ±" in note)
+            assert any("all clocks" in name for name in names) == ("grey bands" in note) == has_grey
+
+
 def test_events_of_the_drawn_clocks_are_marks() -> None:
     events = [
         EventRow(T + 2 * S, "a/ptp0", "s0", "STEP", 1_500.0, "SYNCED"),

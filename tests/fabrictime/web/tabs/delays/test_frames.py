@@ -143,6 +143,16 @@ def test_an_empty_pair_still_has_a_time_axis() -> None:
     assert frame["paths"] == []
 
 
+def test_the_note_of_a_pair_explains_its_band_or_why_nothing_is_drawn() -> None:
+    nothing = Series([], Span(10 * S, 70 * S))
+    for span, reason in (("1 min", "or a longer span has the last ones."), ("1 h", "or the history lags.")):
+        note = frames.pair_note(nothing, span)
+        assert note.startswith(f"No window of this pair in the last {span}: these NICs do not probe")
+        assert note.endswith(reason)
+    note = frames.pair_note(Series([point(1, 10 * S, 5.0)], Span(10 * S, 70 * S)), "1 min")
+    assert "grey band: ± clock bound around the paths' median" in note
+
+
 def test_wander_is_the_offset_minus_its_linear_fit() -> None:
     steady = [3e6 + 12_000.0 * i for i in range(20)]
     assert detrend(steady) == pytest.approx([0.0] * 20, abs=1e-3)
@@ -168,6 +178,10 @@ def test_the_chosen_clock_has_its_bound() -> None:
     assert frame["t"][0] == 5_000
     (band,) = frame["bands"]
     assert (band["low"][0], band["high"][0]) == (460.0, 540.0)
+    series = ClockSeries(points, [], Span(0, 10 * S))
+    assert frames.clock_note(series, "offset", "h2/c") == "bold: h2/c; band: ± its bound"
+    assert frames.clock_note(series, "bound", "h2/c") == "bold: h2/c"
+    assert frames.clock_note(series, "offset", "h3/c") == ""
 
 
 def test_many_clocks_are_a_distribution() -> None:
