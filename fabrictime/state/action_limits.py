@@ -88,7 +88,7 @@ def _recent(state: ActionState, since_ns: int) -> Iterator[Decision | ActionRepo
     All rate changes of a flow within a second count as one, as they do in the policy.
     """
     rated_ns: dict[str, int] = {}
-    records = (*state.decisions.values(), *_local_repairs(state))
+    records: list[Decision | ActionReport] = [*state.decisions.values(), *_local_repairs(state)]
     for record in sorted(
         (record for record in records if record["at_ns"] > since_ns), key=lambda record: record["at_ns"]
     ):
