@@ -246,18 +246,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         self._show_figures(view)
         self._show_list(view)
         self._show_suppressed(view, now_ns)
-        self.limits.put(
-            [
-                {
-                    "id": f"{limit_use.name} {limit_use.limit}",
-                    "name": limit_use.name,
-                    "limit": limit_use.limit,
-                    "used": f"{limit_use.used:,} of {limit_use.max:,}",
-                    "excess": limit_use.excess,
-                }
-                for limit_use in view.limits
-            ]
-        )
+        self.limits.put([_limit_row(limit_use) for limit_use in view.limits])
         of_flow = [entry for entry in view.entries if entry.flow_id == view.flow_id]
         self.flow.show(view.flow_id, view.opened, of_flow, view.samples, view.alerts, now_ns)
 
@@ -336,9 +325,7 @@ class ActionsTab(LiveTab[ActionsChoice]):
         shares = [limit_use for limit_use in view.limits if limit_use.limit.startswith("flows")]
         if shares:
             highest = max(shares, key=lambda limit_use: limit_use.share)
-            allowed = f"{highest.max:,} allowed now; {highest.excess}"
-            note = allowed if highest.excess else f"of {highest.max:,} allowed, {highest.name}"
-            self._kpi("moved", f"{highest.used:,}", note)
+            self._kpi("moved", f"{highest.used:,}", allowed_text(highest))
         else:
             self._kpi("moved", "—", "no policy cycle yet")
 
@@ -431,6 +418,23 @@ class ActionsTab(LiveTab[ActionsChoice]):
                 for slice_use in flow_pacing.slices
             ]
         )
+
+
+def allowed_text(limit_use: LimitUse) -> str:
+    """Return what a limit allows, with the reason for which more was used."""
+    if limit_use.excess:
+        return f"{limit_use.max:,} allowed now; {limit_use.excess}"
+    return f"of {limit_use.max:,} allowed, {limit_use.name}"
+
+
+def _limit_row(limit_use: LimitUse) -> Row:
+    return {
+        "id": f"{limit_use.name} {limit_use.limit}",
+        "name": limit_use.name,
+        "limit": limit_use.limit,
+        "used": f"{limit_use.used:,} of {limit_use.max:,}",
+        "excess": limit_use.excess,
+    }
 
 
 def _limit_cell(row: Row) -> Cell:
