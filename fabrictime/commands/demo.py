@@ -157,8 +157,8 @@ class Screen:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[None]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into KeyboardInterrupt, and ignore further ones, so that they
-    do not stop the healing.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into KeyboardInterrupt; ignore later ones while faults are
+    healed.
     """
     former = {number: signal.getsignal(number) for number in _SIGNALS}
 

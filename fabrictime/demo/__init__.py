@@ -1,1 +1,1 @@
-"""The guided tour `fabrictime demo`: loads the testbed's fabric, breaks it, heals it, narrates it."""
+"""The guided tour `fabrictime demo`: loads the testbed, breaks it, heals it, and comments on the events."""

@@ -1,7 +1,7 @@
-"""The drawn parts of a tour: where each fault is planted, how large it is, and when. Pure.
+"""Draws the random parts of a tour: the place, size and time of each fault. Does no I/O.
 
 A tour whose places never change shows only that these places work. The same seed draws the same faults on the
-same fabric with the same flows.
+same testbed with the same flows.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ T = TypeVar("T")
 
 
 def new_seed() -> int:
-    """Return an unpredictable seed."""
+    """Return an unpredictable seed for a tour."""
     return random.SystemRandom().randrange(MAX_SEED)
 
 
 class Draw:
-    """Draws the random values of one tour, in the order of the calls."""
+    """Draws the random values of one tour; the order of the calls determines them."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._random = random.Random(seed)  # noqa: S311  # a draw that can be drawn again, no secret
 
     def pause_s(self) -> float:
-        """Draw the pause before a fault."""
+        """Draw the pause before a fault, s."""
         return self._random.uniform(0.0, PAUSE_MAX_S)
 
     def grey_percent(self) -> int:
@@ -45,11 +45,11 @@ class Draw:
         return self._random.randint(*GREY_PERCENT)
 
     def drop_s(self) -> float:
-        """Draw how long a flapping link is down, s."""
+        """Draw the time for which a flapping link is down, s."""
         return self._random.uniform(*DROP_S)
 
     def transfer_share(self) -> float:
-        """Draw the rate of each of two transfers as a share of a link's rate."""
+        """Draw the rate of each of two transfers that share a link, as a share of the link's rate."""
         return self._random.uniform(*TRANSFER_SHARE)
 
     def senders(self) -> int:
@@ -57,11 +57,11 @@ class Draw:
         return self._random.randint(*SENDERS)
 
     def incast_batch_s(self) -> float:
-        """Draw how long a batch of an incast takes at the link's rate, s."""
+        """Draw the time that a batch of an incast takes at the link's rate, s."""
         return self._random.uniform(*INCAST_BATCH_S)
 
     def one(self, items: Sequence[T]) -> T:
-        """Draw one of the items."""
+        """Draw one of the items with equal probability."""
         return self._random.choice(items)
 
     def shuffled(self, items: Sequence[T]) -> list[T]:

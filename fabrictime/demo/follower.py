@@ -1,6 +1,6 @@
-"""Follows the log in a thread for the tour: events for the story, live flows, link health.
+"""Follows the log in a thread for the tour: events to report, live flows, link health.
 
-It starts at the present, except for compacted topics, so a log of days costs nothing.
+It starts at the present, except for compacted topics, so a log of several days costs no more.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Follower:
     def links_of(self, flow_id: str, port: int | None = None) -> tuple[str, ...]:
         """Return the links of a flow's data and acknowledgements, for its present source port or for `port`.
 
-        The result is empty for an unknown flow. If no trace is complete, it has only the data's links.
+        The result is empty for an unknown flow. If no trace is complete, only the data's links are returned.
         """
         with self._lock:
             flow = self._flows.flows().get(flow_id)
@@ -91,19 +91,19 @@ class Follower:
             return tuple(flow["links"]) if route is None else route.all_links
 
     def states(self) -> dict[str, LinkState]:
-        """Return the state of every cable, NIC and host that was evaluated."""
+        """Return the health of every cable, NIC and host that has been evaluated."""
         with self._lock:
             return {subject: record["state"] for subject, record in self._health.items()}
 
     def queues(self) -> set[str]:
-        """Return the links that have had a queue since some time in the tour."""
+        """Return the links that have had a queue at any time during the tour."""
         with self._lock:
             return set(self._queues)
 
     def queues_behind_s(self) -> float | None:
-        """Return how old the newest evidence about queues is, s, or None if there is none.
+        """Return the age of the newest evidence about queues, s; None without evidence.
 
-        It is at most a second old, unless the machine is too busy.
+        The evidence is at most a second old, unless the machine is too busy.
         """
         with self._lock:
             newest_ns = self._queues_to_ns
@@ -130,7 +130,7 @@ class Follower:
                     self._take(Event(message.topic, record, message.append_ns))
 
     def _take_raw(self, message: Message) -> bool:
-        """Process a message if its topic is one of `RAW`; return whether it was."""
+        """Process a message if its topic is one of `RAW`; return whether the topic is."""
         if message.topic == FLOWS.name and message.value is not None:
             self._flows.take(message.key, message.value, message.append_ns)
         with contextlib.suppress(codec.BadRecord):  # a record that cannot be read is not known

@@ -1,4 +1,4 @@
-"""How long a job's iterations take before, during and after a fault. Pure."""
+"""Compares the durations of a job's iterations before, during and after a fault. Does no I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Iterations = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Durations of iterations, ms; None if no iteration ended in that period."""
+    """Durations of a job's iterations before, during and after a fault, ms; None if none ended then."""
 
     before_ms: float | None
     """Median before the fault."""
@@ -36,12 +36,12 @@ class Change:
 
     @property
     def slowdown(self) -> float:
-        """The longest iteration during the fault over the median before it; 0 if either is unknown."""
+        """The longest iteration during the fault, divided by the median before it; 0 if either is unknown."""
         return self.worst_ms / self.before_ms if self.worst_ms and self.before_ms else 0.0
 
 
 def change_of(iterations: Iterations, broken_s: float, healed_s: float, now_s: float) -> Change:
-    """Return the durations before `broken_s`, until `healed_s`, and after it, as known at `now_s`."""
+    """Return the durations before `broken_s`, from then until `healed_s`, and afterwards until `now_s`."""
     after_s = healed_s + SETTLE_S
     before = [
         iteration

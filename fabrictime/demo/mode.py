@@ -1,7 +1,7 @@
-"""The mode of the tour: ACT with pacing allowed, or OBSERVE, and the former settings afterwards.
+"""Sets the mode of the tour, ACT with pacing allowed or OBSERVE, and restores the former settings.
 
-The record functions are pure. `tour_mode` publishes to `fabric.config` and waits for nothing: the actuators
-follow within a second.
+The functions that build records do no I/O. `tour_mode` publishes to `fabric.config` without waiting: the
+actuators follow within a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACING: Final = frozenset({FlowAction.PACE, FlowAction.UNPACE})
 
 
 def tour_records(records: Mapping[str, ActuatorConfig], *, acting: bool, now_ns: int) -> list[ActuatorConfig]:
-    """Return the records that set the mode of the tour; none if it is set already."""
+    """Return the records that set the mode of the tour; none if the mode is already set."""
     if not acting:
         return live_config.paused(records, revert=False, now_ns=now_ns)
     record = records.get(EVERYONE)
@@ -40,7 +40,7 @@ def restored(
 ) -> list[ActuatorConfig]:
     """Return the records that undo the changes of the tour.
 
-    A setting that somebody has changed meanwhile, for example by `fabrictime pause`, is not changed back.
+    A setting that a user changed during the tour, for example by `fabrictime pause`, is not restored.
     """
     records = []
     for host, tour in during.items():

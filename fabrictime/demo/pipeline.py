@@ -1,7 +1,7 @@
-"""The pipeline that the tour runs on: the running `up`, or one of its own.
+"""Finds or starts the pipeline on which the tour runs: the running `up`, or one of its own.
 
-The tour breaks links and changes the mode of all hosts, so `refusal` accepts only the testbed's fabric with
-the embedded log, which no other machine can reach.
+The tour breaks links and changes the mode of all hosts, so `refusal` accepts only the testbed with the
+embedded log, which no other machine can reach.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Pipeline:
 
 
 def refusal(fleet: str, *, own_log: bool) -> str | None:
-    """Return in one line why the tour must not run on a fleet and its log, or None if it may."""
+    """Return the reason, in one line, why the tour must not run on a fleet and its log; None if it may."""
     if fleet != "fabric":
         return f"fleet {fleet}: the tour breaks links, {_EXPECTED}"
     if not own_log:
@@ -56,7 +56,7 @@ def refusal(fleet: str, *, own_log: bool) -> str | None:
 
 
 def settings_for(config: Config) -> dict[str, dict[str, Any]]:
-    """Return settings of an `up` that the tour starts: those of `config`, with links for two processors."""
+    """Return the settings of an `up` for the tour: those of `config`, with link rates for two CPUs."""
     tables = {name: dict(table) for name, table in config.tables.items() if table}
     fabric = tables.setdefault("fabric", {})
     for key in ("host_rate_bps", "fabric_rate_bps"):
@@ -88,7 +88,7 @@ def open_pipeline(config: Config, announce: Callable[[str], None]) -> Iterator[P
 
 
 def _running_state(directory: Path, announce: Callable[[str], None]) -> Mapping[str, Any] | None:
-    """Return the state of the `up` on this directory, None if none runs. Wait for one that is starting.
+    """Return the state of the `up` on this directory, None if none runs. Wait for an `up` that is starting.
 
     Raises status.NotReady after START_S.
     """
@@ -110,7 +110,7 @@ def _running_state(directory: Path, announce: Callable[[str], None]) -> Mapping[
 def _pipeline(
     config: Config, directory: Path, state: Mapping[str, Any], announce: Callable[[str], None]
 ) -> Pipeline:
-    """Return the pipeline of a running `up`, and announce which of its parts are broken. Raises Refused."""
+    """Return the pipeline of a running `up`, and announce its broken parts. Raises Refused."""
     own_log = any(row["name"] == "log" for row in state["children"])
     reason = refusal(state["fleet"], own_log=own_log)
     if reason is not None:

@@ -1,4 +1,4 @@
-"""The result of a tour, for its table, for JSON and for benches. Pure.
+"""The result of a tour, for its table, for JSON and for benchmarks. Does no I/O.
 
 Each verdict was compared with the fault that the tour planted, never with other verdicts of the pipeline.
 """
@@ -15,7 +15,7 @@ from fabrictime.demo.story import Outcome
 
 @dataclass(frozen=True, slots=True)
 class TourResult:
-    """The result of one tour; `acting` says whether decisions were carried out."""
+    """The result of one tour. `acting`: whether decisions were carried out."""
 
     seed: int
     """Seed of the draws; the same seed draws the same faults on the same fabric."""
@@ -26,16 +26,16 @@ class TourResult:
 
     @property
     def right(self) -> int:
-        """Number of faults whose verdict is right."""
+        """Number of faults whose verdict is correct."""
         return sum(outcome.is_right for outcome in self.outcomes)
 
     @property
     def right_in_time(self) -> int:
-        """Number of faults whose verdict is right and came within three seconds."""
+        """Number of faults whose verdict is correct and came within three seconds."""
         return sum(outcome.is_in_time for outcome in self.outcomes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as plain values, like the output of `fabrictime demo --json`."""
+        """Return the result as a JSON-ready dict, as `fabrictime demo --json` prints it."""
         p95_s = move_p95_s([self])
         return {
             "mode": "ACT" if self.acting else "OBSERVE",
@@ -52,7 +52,7 @@ class TourResult:
 
 
 def move_p95_s(results: Sequence[TourResult]) -> float:
-    """Return the 95th percentile, s, of the time from detection to the first move, over tours' faults.
+    """Return the 95th percentile, s, of the time from a fault's detection to the first move of a flow.
 
     A detected fault without a move counts as infinite. The percentile is the smallest time that at least 95%
     of the faults do not exceed; it is NaN if no fault was detected.
@@ -79,7 +79,7 @@ def _step(outcome: Outcome) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Return plain values with all floats rounded to two decimals, as further digits are noise."""
+    """Return a JSON-ready value with all floats rounded to two decimals, as further digits are noise."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     return round(value, 2) if isinstance(value, float) else value

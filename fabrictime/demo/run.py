@@ -1,4 +1,4 @@
-"""Runs a tour on a pipeline and returns its result, for the command and for benches."""
+"""Runs a tour on a pipeline and returns its result, for the command and for benchmarks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Silent:
         """Ignore the title of a step."""
 
     def line(self, line: Line) -> None:
-        """Ignore a line of the story."""
+        """Ignore a line about an event."""
 
     def remark(self, text: str) -> None:
-        """Ignore a paragraph."""
+        """Ignore a paragraph of text."""
 
     def phase(self, text: str) -> None:
-        """Ignore what the tour waits for."""
+        """Ignore a text about the tour's present phase."""
 
 
 def run_tour(
@@ -40,9 +40,9 @@ def run_tour(
     acting: bool = True,
     steps: Sequence[Step] = STEPS,
 ) -> TourResult:
-    """Run one tour and return its result; if `seed` is None, draw one.
+    """Run one tour and return its result. `seed` None draws a random seed.
 
-    Raises CannotRun, FabricUnfit, FabricError, ValueError. The fabric is checked before anything changes. At
+    Raises CannotRun, FabricUnfit, FabricError, ValueError. The testbed is checked before anything changes. At
     the end every fault is healed and the former mode restored.
     """
     narrator = narrator or Silent()

@@ -1,7 +1,7 @@
-"""The script of the tour: its steps, and the choice of hosts, links and transfers for each. Pure.
+"""The script of the tour: its steps, and the choice of hosts, links and transfers for each. Does no I/O.
 
-The inputs are the fabric's NICs and links, as the testbed's control socket lists them, and the flows as
-hosts report them.
+The inputs are the testbed's NICs and links, as its control socket lists them, and the flows that hosts
+report.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the tour, with one fault that lasts `min_s`, or until it is detected, but at most `max_s`."""
+    """A step of the tour, with a fault that lasts until it is detected, but `min_s` to `max_s`."""
 
     fault: Fault
     title: str
@@ -68,12 +68,12 @@ _INCAST_GAP_S: Final = 0.05
 
 
 class FabricUnfit(ValueError):
-    """The fabric is too small, too fast or has unlimited rates; `str()` gives the reason in one line."""
+    """The testbed is too small, too fast or has unlimited rates; `str()` gives the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The testbed's fabric. `hosts` has the leaf of each host's first NIC; `links` join switches."""
+    """The testbed's network. `hosts` has the leaf of each host's first NIC; `links` join switches."""
 
     hosts: Mapping[str, str]
     links: tuple[str, ...]
@@ -85,7 +85,7 @@ class Fabric:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Fabric:
-        """Return the fabric from the testbed's answer to `show`. Raises FabricUnfit."""
+        """Return the network from the control socket's answer to `show`. Raises FabricUnfit."""
         hosts: dict[str, str] = {}
         for nic in answer["nics"]:
             hosts.setdefault(nic["host"], nic["leaf"])
@@ -109,7 +109,7 @@ class Fabric:
         return fabric
 
     def ranks(self, job: str) -> list[str]:
-        """Return the hosts of a job: of each leaf the first host for one job, the second for the other."""
+        """Return the hosts of a job: each leaf's first host for one job, its second host for the other."""
         by_leaf: dict[str, list[str]] = {}
         for host in sorted(self.hosts, key=natural):
             by_leaf.setdefault(self.hosts[host], []).append(host)
@@ -117,7 +117,7 @@ class Fabric:
         return [hosts[number] for hosts in by_leaf.values() if len(hosts) > number][:_LEAVES_MAX]
 
     def name(self, link: str) -> str:
-        """Return a readable name of a link or cable: its switches, with ports only if these are ambiguous."""
+        """Return a readable name of a link or cable: its switches, with ports only where they are needed."""
         both = "<>" if "<>" in link else ">"
         ends = link.split(both)
         if not self.parallel and len(ends) == 2:
@@ -126,7 +126,7 @@ class Fabric:
 
 
 def job_spec(fabric: Fabric, job: str, duration_s: float) -> dict[str, Any]:
-    """Return the specification of one of two jobs: an all-to-all with about a tenth of each host's rate."""
+    """Return the specification of one of the two jobs: an all-to-all at about a tenth of each host's rate."""
     ranks = fabric.ranks(job)
     return {
         "kind": "alltoall",
@@ -151,7 +151,7 @@ def crossed_links(
 ) -> list[str]:
     """Return the directed links between switches that carry data of the jobs' flows, in order.
 
-    The cable of each is healthy and not in `used`. With `ascending`, only links from leaf to spine.
+    Each has a healthy cable that is not in `used`; with `ascending`, each leads from a leaf to a spine.
     """
     crossed = {link for flow in flows if flow["job"] in JOBS for link in flow["links"]}
     leaves = set(fabric.hosts.values())
@@ -168,7 +168,7 @@ def crossed_links(
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One of two transfers that meet on a link."""
+    """One of two transfers that share a link."""
 
     source: str
     destination: str
@@ -191,9 +191,9 @@ class Transfer:
 
 
 def meeting_transfers(fabric: Fabric, link: str, path_of: PathOf, draw: Draw) -> list[Transfer]:
-    """Draw two transfers from hosts of a leaf that meet on its uplink `link`.
+    """Draw two transfers from hosts of a leaf that share its uplink `link`.
 
-    They meet nowhere else if the fabric allows that. Raises FabricUnfit if no source port leads there.
+    They share no other link if the testbed allows that. Raises FabricUnfit if no source port leads there.
     """
     leaf, hosts = near_node(link), draw.shuffled(sorted(fabric.hosts, key=natural))
     sources = [host for host in hosts if fabric.hosts[host] == leaf][:2]

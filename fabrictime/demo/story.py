@@ -1,6 +1,6 @@
-"""The story of one fault: records of the log in, lines for people and an outcome out. Pure.
+"""Turns the log's records about one fault into lines for users and an outcome. Does no I/O.
 
-Times count from the fault's injection. A record's time is its log append time, until everybody can read it.
+Times count from the fault's injection. A record's time is its log append time, when all readers can see it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Event(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of the tour's story. `at_s` is the time since the injection, or None without a time."""
+    """One line of the tour's report. `at_s`: time since the injection, None if the line has none."""
 
     at_s: float | None
     label: str
@@ -76,7 +76,10 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a fault. `link` is directed, `text` its readable name, `injected` describes the fault."""
+    """The location of a fault.
+
+    `link` is directed, `text` its readable name; `injected`: the fault in words.
+    """
 
     link: str
     text: str
@@ -84,13 +87,13 @@ class Place:
 
     @property
     def cable(self) -> str:
-        """The cable of the link."""
+        """The id of the link's cable."""
         return cable_id(self.link)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one step. Times are in ms since the injection; None if something did not happen."""
+    """The result of one step. Times are in ms since the injection; None if an event did not happen."""
 
     fault: str
     link: str
@@ -134,13 +137,13 @@ class Outcome:
 
     @property
     def is_in_time(self) -> bool:
-        """Whether the verdict is right and came in time; for a flapping link, its first drop counts."""
+        """Whether the verdict is correct and came in time; for a flapping link, its first drop counts."""
         at_ms = self.right_ms if self.first_drop_ms is None else self.first_drop_ms
         return self.is_right and at_ms is not None and at_ms <= IN_TIME_MS
 
     @property
     def detection_to_first_move_ms(self) -> float | None:
-        """Time from the detection to the first flow that was moved or paced, or 0 if its host was faster.
+        """Time from detection to the first flow moved or paced, ms; 0 if a host acted before the detection.
 
         Flows leave a flapping link at its first drop.
         """
@@ -151,16 +154,16 @@ class Outcome:
 
     @property
     def worst_job(self) -> str | None:
-        """The job that the fault slowed down most, or None if there is none."""
+        """The job that the fault slowed down most; None if no job was slowed down."""
         return max(self.jobs, key=lambda job: self.jobs[job].slowdown, default=None)
 
 
 class Chapter:
-    """The story of one step, from the fault's injection on.
+    """The report about one step, from the fault's injection on.
 
-    `name` returns the readable name of a link or cable. `acting` says whether decisions are carried out.
-    `job_of` returns the job of a flow. `crosses` returns whether a flow depends on the link if it uses a
-    source port; None is its present one. `sick` are the subjects that were not UP before.
+    `name` returns the readable name of a link or cable. `acting`: whether decisions are carried out. `job_of`
+    returns the job of a flow. `crosses` returns whether a flow depends on the link if it uses a source port
+    (None: its present port). `sick` are the subjects that were not UP before.
     """
 
     def __init__(
@@ -192,12 +195,12 @@ class Chapter:
         return self.outcome.detected_ms is not None
 
     def inject(self, at_ns: int) -> list[Line]:
-        """Begin the story at the injection, ns since the Unix epoch; return its first line."""
+        """Begin the report at the injection, ns since the Unix epoch; return its first line."""
         self._begin_ns = at_ns
         return [Line(0.0, "broken" if self.step.is_link else "loaded", self.place.injected)]
 
     def take(self, event: Event) -> list[Line]:
-        """Return the lines that one record adds to the story."""
+        """Process one record; return the lines that it adds to the report."""
         if not self._begin_ns or event.at_ns < self._begin_ns - EARLY_NS:
             return []
         handlers: dict[str, Callable[[Any, int], list[Line]]] = {
@@ -211,7 +214,7 @@ class Chapter:
         return [] if handler is None else handler(event.record, event.at_ns)
 
     def heal(self, at_ns: int, more: str = "", missed: str = "") -> list[Line]:
-        """End the fault at `at_ns`; return its summary. `more`: about its end; `missed`: why undetected."""
+        """End the fault at `at_ns`; return its summary. `more`: text to add; `missed`: why undetected."""
         lasted_s = self._since_ms(at_ns) / 1e3
         self.outcome.lasted_s = lasted_s
         lines = [Line(lasted_s, "healed" if self.step.is_link else "ended", self._healed_text(more))]
@@ -304,7 +307,7 @@ class Chapter:
         return [self._line(at_ns, "detected", text)]
 
     def _note_verdict(self, verdict: str, names: tuple[str, ...], at_ns: int) -> None:
-        """Record a verdict, unless the right one has already come."""
+        """Store a verdict, unless the correct verdict has already been stored."""
         outcome = self.outcome
         if outcome.named == "yes":
             return
@@ -406,7 +409,7 @@ class Chapter:
         return f"{ended}{more}; {', '.join(done) or 'no action was taken'}"
 
     def _comparison_text(self) -> str:
-        """Return a comparison of the verdict with the planted fault."""
+        """Return a text that compares the verdict with the planted fault."""
         outcome = self.outcome
         planted = f"planted: {EXPECTED[self.step.fault]} at {self.place.text}"
         if outcome.right_ms is None:

@@ -1,4 +1,4 @@
-"""The end of the tour: one table that fits a terminal, and the same as JSON. Pure."""
+"""Formats the end of the tour: one table that fits a terminal, or JSON. Does no I/O."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _change(change: Change) -> str:
 
 
 def notes(outcomes: Sequence[Outcome], *, acting: bool) -> list[str]:
-    """Return the sentences below the table."""
+    """Return the sentences that stand below the table."""
     sentences = [
         "detected: from the injection until the verdict is in the log. acted: from there until the first "
         "flow moved or slowed down. right: whether the verdict names the planted link and fault (link only: "
@@ -80,7 +80,7 @@ def _flapping_note(outcome: Outcome) -> str:
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return a line for each fault that was not over at the end."""
+    """Return a line for each fault that had not ended when the tour ended."""
     return [
         f"{outcome.fault}: {outcome.place} is not healthy again" for outcome in outcomes if not outcome.healed
     ]
@@ -92,7 +92,7 @@ def as_json(result: TourResult) -> str:
 
 
 def text_of(line: Line, width: int = WIDTH) -> list[str]:
-    """Return a line of the story, wrapped, with time and label to the left of the text."""
+    """Return a line of the tour's report as wrapped text, with time and label to the left."""
     at = "" if line.at_s is None else f"+{line.at_s:.2f} s"
     return textwrap.wrap(
         line.text,
@@ -105,5 +105,5 @@ def text_of(line: Line, width: int = WIDTH) -> list[str]:
 
 
 def paragraph(text: str, width: int = WIDTH) -> list[str]:
-    """Return a text of one or more sentences, wrapped."""
+    """Return a text of one or more sentences as lines of at most `width` columns."""
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""The tour itself: starts jobs, breaks and heals the fabric, and prints the story as it happens."""
+"""Runs the tour: starts jobs, breaks and heals the testbed, and prints events as they happen."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ HEALTHY: Final = (LinkState.UP, LinkState.FLAPPING)
 
 
 class Narrator(Protocol):
-    """Prints the output of the tour."""
+    """Interface of objects that print the output of the tour."""
 
     def heading(self, number: int, step: Step) -> None:
         """Print the title of a step."""
 
     def line(self, line: Line) -> None:
-        """Print a line of the story."""
+        """Print a line about an event."""
 
     def remark(self, text: str) -> None:
-        """Print a paragraph."""
+        """Print a paragraph of text."""
 
     def phase(self, text: str) -> None:
-        """Show what the tour is waiting for, if the output can be replaced later."""
+        """Show the event for which the tour waits, if the output can be replaced later."""
 
 
 class Tour:
@@ -165,7 +165,7 @@ class Tour:
         return "not there yet" if behind_s == math.inf else f"{seconds_text(behind_s)} old"
 
     def _end_load(self, chapter: Chapter) -> int:
-        """End and print a queue's chapter; return the time, ns. If undetected, print how late evidence is."""
+        """End and print a queue's chapter; return the time, ns. If undetected, print the evidence's age."""
         ended_ns = time.time_ns()
         behind = f", and evidence about queues is {self._behind_text()}: this machine is busy"
         late = not chapter.is_detected and self._behind_s() >= BEHIND_S
@@ -173,7 +173,7 @@ class Tour:
         return ended_ns
 
     def _end_step(self, chapter: Chapter, begin_s: float, healed_s: float) -> None:
-        """Wait until iterations after the fault are known, then end the story of the step."""
+        """Wait until iterations after the fault have ended, then print the end of the step's report."""
         self._narrator.phase("measuring the jobs after the fault")
         self._pass_s(SETTLE_S + BASE_S + REPORT_S)
         self._until(lambda: all(_ended_after(run, healed_s) for run in self._jobs.values()), RECOVER_S)
@@ -320,21 +320,21 @@ class Tour:
         return event
 
     def _clear(self, number: int) -> int:
-        """Heal a fault; return the time, ns since the Unix epoch."""
+        """Heal the fault with this number; return the time, ns since the Unix epoch."""
         events = self._control.ask("clear", fault=str(number))
         self._faults.discard(number)
         cleared_ns: int = events[0]["clear_end_ns"]
         return cleared_ns
 
     def _watch(self, chapter: Chapter, step: Step) -> None:
-        """Follow the story of a fault in force, until its effects are visible or its time is over."""
+        """Print the events of a fault in force, until its effects are visible or its time is up."""
         begin_s = time.monotonic()
         self._pass_s(step.min_s - SEEN_S)
         self._until(lambda: chapter.is_detected, step.max_s - SEEN_S - (time.monotonic() - begin_s))
         self._pass_s(SEEN_S)
 
     def _wait_healed(self) -> None:
-        """Wait until every fault is over, and mark its outcome as healed."""
+        """Wait until every fault has ended, and mark its outcome as healed."""
 
         def open_outcomes() -> Iterator[Outcome]:
             queues, faults = self._follower.queues(), self._control.ask("show")["faults"]
@@ -361,7 +361,7 @@ class Tour:
         self._until(lambda: False, seconds)
 
     def _until(self, holds: Callable[[], bool], limit_s: float) -> bool:
-        """Print the story until `holds()` is true, for at most `limit_s`; return whether it is."""
+        """Print events until `holds()` is true, for at most `limit_s`; return whether it became true."""
 
         def step() -> bool:
             self._check()

@@ -1,9 +1,9 @@
-"""Finds NICs, rails and hosts over which operations are slower than like ones. Pure.
+"""Finds NICs, rails and hosts over which operations are slower than comparable ones. Does no I/O.
 
-Two comparisons: the ranks of one operation, of which a minority takes longer than the others; and groups or
-pairs of ranks, in operations of the same function, size and number of members. The transfer of an operation
-takes as long as its shortest part. The members of a slow group come late to the operations of other groups,
-so lateness says nothing about them.
+Two comparisons are made: the ranks of one operation, of which a minority takes longer than the others; and
+groups or pairs of ranks, in operations of the same function, size and number of members. The transfer of an
+operation takes as long as its shortest part. The members of a slow group come late to the operations of other
+groups, so their lateness there does not count against them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Comparison(NamedTuple):
 
 
 def slow_transfers(every: Sequence[Operation], out: Observations) -> Iterator[Explanation]:
-    """Yield the ranks, and their NICs and hosts, over which operations take longer; the first only."""
+    """Yield an explanation with the ranks, NICs and hosts over which operations take longer than others."""
     for of_group in by_group(every).values():
         ratios = _slow_ranks(of_group) if begin_together(of_group) else {}
         if ratios:
@@ -71,7 +71,7 @@ def slow_transfers(every: Sequence[Operation], out: Observations) -> Iterator[Ex
 
 
 def _slow_ranks(of_group: Sequence[Operation]) -> dict[int, float]:
-    """Return the minority of ranks that take longer in most operations, with their ratios."""
+    """Return the minority of ranks that take longer in most operations, with the ratio of their times."""
     ratios: dict[int, list[float]] = defaultdict(list)
     for operation in of_group:
         middle = median(part.duration_ns for part in operation.parts.values())
@@ -85,7 +85,7 @@ def _slow_ranks(of_group: Sequence[Operation]) -> dict[int, float]:
 
 
 def _pair_times(every: Sequence[Operation], out: Observations) -> _Times:
-    """Return the messages by size and pair. A rank's place in a group of the whole job is its number."""
+    """Return the messages by size and pair of ranks; in the group of the whole job, positions are ranks."""
     times: _Times = defaultdict(lambda: defaultdict(list))
     for operation in every:
         is_job = operation.group_size >= out.expected and not operation.group.ranks
@@ -111,7 +111,7 @@ def _group_times(every: Sequence[Operation], out: Observations) -> _Times:
 
 
 def _compared(of_kind: Mapping[_Members, Sequence[Operation]]) -> _Comparison:
-    """Return the slow groups of a kind of operation; none if there are too many to compare with."""
+    """Return the slow groups for one kind of operation; none if more than half of the groups seem slow."""
     times = {ranks: of_ranks for ranks, of_ranks in of_kind.items() if len(of_ranks) >= _MIN_OPERATIONS}
     quarters = {
         ranks: quantiles([operation.transfer_ns for operation in of_ranks])
@@ -138,7 +138,7 @@ def _compared(of_kind: Mapping[_Members, Sequence[Operation]]) -> _Comparison:
 def _slow_groups(
     pairs: Sequence[_Comparison], groups: Sequence[_Comparison], out: Observations
 ) -> Explanation:
-    """Name the ranks that slow pairs and slow groups have in common, else the hosts."""
+    """Explain slow pairs and slow groups by the ranks that they have in common, else by common hosts."""
     every = [*groups, *pairs]
     suspects = [set(shared_by(kind.slow, kind.fast)) for kind in every]
     common = set.intersection(*suspects) or max(suspects, key=len)
@@ -153,14 +153,14 @@ def _slow_groups(
 
 
 def _common_hosts(slow: Collection[_Members], fast: Collection[_Members], out: Observations) -> list[str]:
-    """Return the hosts that are in all slow groups and in no fast one."""
+    """Return the hosts that are in all slow groups and in no fast group."""
     of_slow = [{out.host_of(rank) for rank in ranks} - {""} for ranks in slow]
     of_fast = {out.host_of(rank) for ranks in fast for rank in ranks}
     return sorted(set.intersection(*of_slow) - of_fast) if of_slow else []
 
 
 def _explanation(ranks: set[int], text: str, confidence: float, out: Observations) -> Explanation:
-    """Name the NICs of ranks if the logs state them, their hosts, then the ranks."""
+    """Return an explanation with the ranks' NICs, if the logs state them, their hosts, then the ranks."""
     devices = _own_devices(ranks, nics_of_ranks(out))
     place = culprits_of(ranks, out)
     hosts = [name for name in place if name.startswith("host ")]
@@ -174,7 +174,7 @@ def _explanation(ranks: set[int], text: str, confidence: float, out: Observation
 
 
 def _own_devices(ranks: set[int], nics: Mapping[int, set[str]]) -> list[str]:
-    """Return the NICs of ranks that use one NIC of their own, which no other rank uses."""
+    """Return the NICs that each belong to one of `ranks` alone and that no other rank uses."""
     of_others = {name for rank, names in nics.items() if rank not in ranks for name in names}
     own = [nics[rank] - of_others or nics[rank] for rank in sorted(ranks) if nics.get(rank)]
     return sorted({name for names in own if len(names) == 1 for name in names})

@@ -1,4 +1,4 @@
-"""The explanation that each rule returns, and words that all rules share. Pure."""
+"""The explanation that each rule returns, and text functions that all rules share. Does no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN: Final = 8
 
 
 class Explanation(NamedTuple):
-    """One verdict with its culprits, most specific first, and why. `missing` names lacking data."""
+    """One verdict with its culprits, most specific first, and the reason. `missing` names lacking data."""
 
     verdict: str
     culprits: tuple[str, ...]
@@ -26,17 +26,17 @@ class Explanation(NamedTuple):
 
 
 def rank_name(rank: int) -> str:
-    """Return the name of a rank among culprits."""
+    """Return the name of a rank in a list of culprits, such as `rank 3`."""
     return f"rank {rank}"
 
 
 def host_names(hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of hosts among culprits."""
+    """Return the names of hosts in a list of culprits, such as `host h1`."""
     return tuple(f"host {host}" for host in hosts)
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Return the names of ranks in a sentence, such as `rank 3` or `ranks 1, 2 and 9 more`."""
+    """Return ranks as text for a sentence, such as `rank 3` or `ranks 1, 2 and 9 more`."""
     numbers = sorted(set(ranks))
     text = ", ".join(map(str, numbers[:SHOWN]))
     rest = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
@@ -44,20 +44,20 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Return names in a sentence, at most `SHOWN` of them."""
+    """Return names as text for a sentence, at most `SHOWN` of them."""
     rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + rest
 
 
 def clock_text(ns: int) -> str:
-    """Return a time of day; empty if the time is unknown."""
+    """Return a time (ns since the Unix epoch) as a time of day; empty if it is unknown."""
     if not 10**17 < ns < 4 * 10**18:
         return ""
     return f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def whole_hosts(ranks: Iterable[int], out: Observations) -> list[str]:
-    """Return the hosts with at least two ranks seen, all of them among `ranks`."""
+    """Return the hosts with at least two known ranks, if all of these are among `ranks`."""
     numbers = set(ranks)
     sizes = Counter(host for rank, host in out.hosts.items() if rank in out.ranks)
     own_sizes = Counter(out.host_of(rank) for rank in numbers)
@@ -65,7 +65,7 @@ def whole_hosts(ranks: Iterable[int], out: Observations) -> list[str]:
 
 
 def culprits_of(ranks: Iterable[int], out: Observations) -> tuple[str, ...]:
-    """Return culprits for ranks: hosts whose ranks are all among them, then ranks, then their hosts."""
+    """Return culprits for ranks: hosts whose ranks are all among them, then ranks, then the ranks' hosts."""
     numbers = sorted(set(ranks))
     complete = whole_hosts(numbers, out)
     covers_all = bool(complete) and all(out.host_of(rank) in complete for rank in numbers)
@@ -75,10 +75,10 @@ def culprits_of(ranks: Iterable[int], out: Observations) -> tuple[str, ...]:
 
 
 def shared_by(slow: Collection[Collection[_Name]], fast: Collection[Collection[_Name]]) -> list[_Name]:
-    """Return the members that the slow groups have in common and no fast group has.
+    """Return the members that the largest number of slow groups have in common and that no fast group has.
 
-    If no member is in all slow groups, those in most of them. If each is in a fast group too, the one of
-    which most groups are slow.
+    If each member of slow groups is in a fast group too, return the member with the largest share of slow
+    groups, if most of its groups are slow.
     """
     counts = Counter(name for names in slow for name in set(names))
     in_fast = Counter(name for names in fast for name in set(names))

@@ -1,4 +1,4 @@
-"""States which transport and NICs each communicator uses, by NCCL's logs of its connections. Pure.
+"""Finds the transport and NICs that each communicator uses, from NCCL's logs of connections. Does no I/O.
 
 The logs state connections, not bytes: a connection that NCCL sets up may carry no data.
 """
@@ -59,13 +59,13 @@ def _use(communicator: str, transport: str, channels: dict[Channel, int], out: O
 
 
 def device_name(channel: Channel, out: Observations) -> str:
-    """Return the NIC of a channel as HOST/DEVICE; sockets count interfaces, whose names are not logged."""
+    """Return the NIC of a channel as HOST/DEVICE. For sockets it is a number, as logs name no interface."""
     devices = {} if is_socket(channel.transport) else out.network_of(channel.host).rdma_devices
     return f"{channel.host}/{devices.get(channel.device, f'device {channel.device}')}"
 
 
 def is_socket(transport: str) -> bool:
-    """Return whether a transport is NCCL's own over TCP."""
+    """Return whether a transport is NCCL's built-in socket transport over TCP."""
     return transport.startswith("Socket")
 
 
@@ -84,7 +84,7 @@ def mixed_networks(out: Observations) -> Iterator[Explanation]:
 
 
 def through_memory(out: Observations) -> Iterator[Explanation]:
-    """Yield the hosts whose GPUs exchange data through host memory where those of most hosts do not."""
+    """Yield the hosts whose GPUs exchange data through host memory, while on most hosts they do not."""
     direct = {channel.host for channel in out.other_channels if channel.transport == "P2P"}
     staged = {channel.host for channel in out.other_channels if channel.transport == "SHM"} - direct
     if staged and len(direct) > len(staged):
@@ -113,7 +113,7 @@ def as_json(out: Observations) -> list[dict[str, Any]]:
 
 
 def lines(out: Observations, limit: int = 6) -> Iterator[str]:
-    """Yield the transports of the largest communicators, a line each."""
+    """Yield a line about the transports of each of the largest communicators."""
     uses = transport_uses(out)
     for name in list(dict.fromkeys(use.communicator for use in uses))[:limit]:
         parts = [_part(use) for use in uses if use.communicator == name]

@@ -1,4 +1,4 @@
-"""Finds the process that died first, from launchers, exceptions, the kernel and Slurm's accounting. Pure."""
+"""Finds the process that died first, from launchers, exceptions, the kernel and Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BAD_STATES: Final = {
 
 
 def deaths(out: Observations) -> Iterator[Explanation]:
-    """Yield which process ended first and why."""
+    """Yield explanations for the process that ended first, with the cause of its end."""
     waiting = _waiting(out)
     failures = [_weighed(_resolved(failure, out), waiting) for failure in out.failures]
     causes = [failure for failure in failures if failure.weight >= _MIN_WEIGHT]
@@ -44,19 +44,19 @@ def deaths(out: Observations) -> Iterator[Explanation]:
 
 
 def _waiting(out: Observations) -> set[int]:
-    """Return the ranks that waited for others at the end: their own ends follow from that."""
+    """Return the ranks that waited for others at the end, so that their own ends are consequences."""
     in_dumps = {rank for rank, calls in out.calls.items() if any(not call.is_complete for call in calls)}
     return in_dumps | {timeout.rank for timeout in out.timeouts}
 
 
 def _weighed(failure: Failure, waiting: set[int]) -> Failure:
-    """Return a failure with less weight if its rank waited and its end has no reason of its own."""
+    """Return a failure with less weight if its rank was waiting and its end has no cause of its own."""
     is_weak = failure.weight < _STRONG and failure.rank in waiting
     return failure._replace(weight=failure.weight * _WAITED) if is_weak else failure
 
 
 def _resolved(failure: Failure, out: Observations) -> Failure:
-    """Return a failure with rank and host, where the process id or the rank states them."""
+    """Return a failure with its rank and host filled in, if the process id or the rank determines them."""
     rank, host = failure.rank, failure.host
     if rank is None and failure.pid:
         rank = out.processes.get((host, failure.pid))
@@ -69,7 +69,7 @@ def _resolved(failure: Failure, out: Observations) -> Failure:
 
 
 def _death(causes: Sequence[Failure], failures: Sequence[Failure]) -> Explanation:
-    """Explain the first cause: the heaviest ones compete, the earliest of them wins."""
+    """Explain the first death: among the failures with the largest weight, the earliest is the cause."""
     heaviest = max(failure.weight for failure in causes)
     rivals = list(dict.fromkeys(failure for failure in causes if failure.weight >= 0.75 * heaviest))
     first = min(rivals, key=lambda failure: (failure.time_s or 1e12, -failure.weight, failure.rank is None))
@@ -84,7 +84,7 @@ def _death(causes: Sequence[Failure], failures: Sequence[Failure]) -> Explanatio
 
 
 def _host_wide(first: Failure, rivals: Sequence[Failure]) -> list[int]:
-    """Return the ranks that ended with the first one, if they are several and on one host."""
+    """Return the ranks that ended at the same time as the first, if they are several and on one host."""
     together = [failure for failure in rivals if (failure.text, failure.time_s) == (first.text, first.time_s)]
     ranks = sorted({failure.rank for failure in together if failure.rank is not None})
     return ranks if len(ranks) > 1 and len({failure.host for failure in together}) == 1 else []
@@ -111,7 +111,7 @@ def _text(first: Failure, failures: Sequence[Failure]) -> str:
 
 
 def _accounted(out: Observations) -> Iterator[Explanation]:
-    """Yield the end that Slurm's accounting states."""
+    """Yield an explanation for a job's end that Slurm's accounting states."""
     bad = [(step, _severity(step)) for step in out.steps if _severity(step) > 0]
     if not bad:
         return
@@ -129,12 +129,12 @@ def _accounted(out: Observations) -> Iterator[Explanation]:
 
 
 def _is_of_script(step: Step) -> bool:
-    """Return whether a step runs only the job's script, on the first host, whatever failed."""
+    """Return whether a Slurm step only runs the batch script, on the first host, whatever failed."""
     return step.name.endswith((".batch", ".extern"))
 
 
 def _places(step: Step, out: Observations) -> tuple[str, ...]:
-    """Return task and node of the largest memory use of a step that ran out of memory, else its only node."""
+    """Return a failed Slurm step's only node; if memory ran out, the task and node that used most of it."""
     if "OUT_OF_MEMORY" in step.state and (step.max_rss_host or step.max_rss_rank is not None):
         task = [rank_name(step.max_rss_rank)] if step.max_rss_rank is not None else []
         return (*task, *([f"host {step.max_rss_host}"] if step.max_rss_host else []))
@@ -155,7 +155,7 @@ def _severity(step: Step) -> float:
 
 
 def _closed(out: Observations) -> Iterator[Explanation]:
-    """Yield the host that closed its connections to others, as NCCL's logs state it."""
+    """Yield an explanation for the host that closed its connections to others, from NCCL's logs."""
     by_address = out.hosts_by_address()
     lost = {(host, by_address.get(peer, peer)) for host, peer in out.closed_peers}
     reporters = {host for host, _ in lost}

@@ -1,4 +1,4 @@
-"""Reads all files of a folder that have a known form, within bounds. It lists damaged files."""
+"""Reads all files of a folder that have a known format, within size limits, and lists damaged files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _RANK_FOLDER: Final = re.compile(r"(?:^|/)(?:attempt_\d+/|\d+/attempt_\d+/)(\d{1
 
 
 class Reading(NamedTuple):
-    """The facts from a folder, and which files they came from."""
+    """The facts from a folder, and the files from which they were read."""
 
     observations: Observations
     formats: Counter[str]
@@ -56,7 +56,7 @@ class Reading(NamedTuple):
 
 
 class _Unknown(ValueError):
-    """The file has no known form."""
+    """The file has no known format."""
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ def read_folder(folder: Path) -> Reading:
 
 
 def _paths(folder: Path) -> Iterator[Path]:
-    """Yield the regular files below a folder in the order of their names. Links are not followed."""
+    """Yield the regular files below a folder, ordered by name. Symbolic links are not followed."""
     for directory, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):
@@ -114,7 +114,7 @@ def _note_torn(out: Observations, name: str, reason: str) -> None:
 
 
 def _read_file(reader: _Reader, path: Path, name: str) -> None:
-    """Read one file by the form of its head. Raises ValueError if it has no known form or is damaged."""
+    """Read a file in the format that its head shows. Raises ValueError if it is unknown or damaged."""
     size = path.stat().st_size
     if not size:
         raise _Unknown("empty")
@@ -163,7 +163,7 @@ def _read_dump(reader: _Reader, path: Path, name: str, data: bytes, form: str) -
 
 
 def _read_json(reader: _Reader, path: Path, name: str, file: BufferedReader, head: bytes) -> None:
-    """Read a JSON file: the names of its keys decide on its form."""
+    """Read a JSON file in the format that the names of its keys show."""
     form = next((form for form, keys in _KEYS if any(key in head for key in keys)), "")
     if _is_chakra_json(head):
         form = "chakra"
@@ -208,7 +208,7 @@ def _read_chakra(reader: _Reader, name: str, data: bytes) -> None:
 
 
 def _read_text(reader: _Reader, name: str, file: BufferedReader) -> None:
-    """Read a file of lines with all readers of lines: logs of a job often hold several forms."""
+    """Read a text file with all readers of lines, because logs of a job often mix several formats."""
     in_folder = _RANK_FOLDER.search(name)
     base = Path(name).name
     rank = int(in_folder[1]) if in_folder else rank_of_name(base) if "rank" in base.lower() else None
@@ -258,7 +258,7 @@ def _lines(out: Observations, name: str, file: BufferedReader) -> Iterator[str]:
 
 
 def _add_folder_hosts(reader: _Reader) -> None:
-    """Take the names of folders as hosts, if dumps lie in several folders of several names."""
+    """Take the names of folders as host names, if dumps lie in several folders of several names."""
     if len(set(reader.hosts_of_folders.values())) < 2:
         return
     for rank, host in reader.hosts_of_folders.items():

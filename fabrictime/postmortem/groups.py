@@ -1,4 +1,4 @@
-"""Makes the groups of different ranks' files comparable. Pure."""
+"""Unifies process groups that the files of different ranks describe differently. Does no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fabrictime.postmortem.observations import Group, Observations
 
 
 def unify_groups(out: Observations) -> None:
-    """Replace a group without known members by the group of that name that has this rank as a member."""
+    """Replace each rank's groups without known members by groups of the same name that contain the rank."""
     by_name: dict[str, list[Group]] = defaultdict(list)
     for group in out.groups:
         if group.ranks:
@@ -35,8 +35,8 @@ def unify_groups(out: Observations) -> None:
 
 
 def members_of(group: Group, ranks: Iterable[int], out: Observations) -> set[int]:
-    """Return the members of a group: those stated, else all of the job for its only or largest group, else
-    the ranks that used it.
+    """Return the stated members of a group; without them, all ranks of the job for its only or largest group,
+    else the ranks that used the group.
     """
     if group.ranks:
         return set(group.ranks)

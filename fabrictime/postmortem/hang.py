@@ -1,4 +1,4 @@
-"""Finds the rank that stopped a job, from Flight Recorder dumps: who lacks which collective. Pure.
+"""Finds the rank that stopped a job, from collectives that ranks lack in Flight Recorder dumps. Does no I/O.
 
 A rank waits in a collective that it entered and that did not complete. It waits for the members of the group
 whose last collective is an earlier one. A rank that others wait for and that itself waits for none is the
@@ -21,7 +21,7 @@ _MINORITY: Final = 0.25
 
 
 class _Place(NamedTuple):
-    """A collective: a group and a number."""
+    """A collective: its group and its sequence number."""
 
     group: Group
     seq: int
@@ -29,7 +29,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Wait:
-    """The ranks that wait in a collective, and the members that they wait for."""
+    """The ranks that wait in a collective, and the members for which they wait."""
 
     call: Call
     waiting: dict[int, Call] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class _Wait:
 
 
 def stalls(out: Observations) -> Iterator[Explanation]:
-    """Yield why a job hangs according to its dumps; nothing if no rank waits."""
+    """Yield explanations of a job's hang according to its dumps; none if no rank waits."""
     waits = {**_waits(out), **_message_waits(out)}
     if not waits:
         return
@@ -57,7 +57,7 @@ def stalls(out: Observations) -> Iterator[Explanation]:
 
 
 def _waits(out: Observations) -> dict[_Place, _Wait]:
-    """Return the collectives in which ranks wait."""
+    """Return the collectives in which ranks wait, with these ranks."""
     last: dict[Group, dict[int, int]] = defaultdict(dict)
     done: dict[_Place, set[int]] = defaultdict(set)
     pending: dict[_Place, dict[int, Call]] = defaultdict(dict)
@@ -87,7 +87,7 @@ def _waits(out: Observations) -> dict[_Place, _Wait]:
 
 
 def _completed(place: _Place, out: Observations) -> set[int]:
-    """Return the ranks that completed a collective according to the states of their groups."""
+    """Return the ranks that completed a collective, according to their dumps' last completed numbers."""
     nothing = Status(-1, -1, -1)
     return {
         rank
@@ -97,10 +97,10 @@ def _completed(place: _Place, out: Observations) -> set[int]:
 
 
 def _message_waits(out: Observations) -> dict[_Place, _Wait]:
-    """Return the sends and receives in which ranks wait.
+    """Return the sends and receives in which ranks wait, with these ranks.
 
-    The numbers of messages differ between ranks, so a peer entered if it waits in the same message, or in
-    one to this rank.
+    The numbers of messages differ between ranks, so a peer has entered if it waits in the same message, or in
+    a message to this rank.
     """
     pending: dict[_Place, _Wait] = {}
     for message in out.messages:
@@ -126,11 +126,11 @@ def _message_waits(out: Observations) -> dict[_Place, _Wait]:
 
 
 def _roots(waits: Mapping[_Place, _Wait]) -> set[int]:
-    """Return the ranks with a dump that stopped the job: those that others wait for and that wait for none,
-    else those in a circle that block the largest number of ranks. Empty if all wait for others.
+    """Return the ranks with a dump that stopped the job: others wait for them, and they wait for no rank.
 
-    A few ranks that wait in a collective which no other member entered left the program: if others wait for
-    them, they are the ones that stopped.
+    Else return the ranks in a circle that block the largest number of ranks. Empty if all wait for others. A
+    few ranks that wait in a collective which no other member entered have left the common sequence: if others
+    wait for them, these few are the ranks that stopped.
     """
     reach: dict[int, int] = defaultdict(int)
     waits_for: dict[int, set[int]] = defaultdict(set)
@@ -150,7 +150,7 @@ def _roots(waits: Mapping[_Place, _Wait]) -> set[int]:
 
 
 def _is_one_too_many(wait: _Wait) -> bool:
-    """Return whether a few ranks wait for many with a dump that did not enter."""
+    """Return whether a few ranks wait in a collective that many other members, with dumps, did not enter."""
     members = len(wait.waiting) + len(wait.behind) + len(wait.absent) + len(wait.done)
     return len(wait.waiting) <= _MINORITY * members and len(wait.behind) > len(wait.waiting)
 
@@ -181,7 +181,7 @@ def _not_entered(roots: set[int], waits: Mapping[_Place, _Wait], out: Observatio
 
 
 def _main_wait(waits: Sequence[_Wait]) -> _Wait:
-    """Return the wait with most ranks, the earliest of equals."""
+    """Return the wait with the largest number of ranks; among equals, the earliest."""
     return max(waits, key=lambda wait: (len(wait.waiting), -wait.call.created_ns))
 
 
@@ -214,7 +214,7 @@ def _no_dump(ranks: set[int]) -> str:
 
 
 def _stuck_inside(waits: Sequence[_Wait], out: Observations) -> Explanation:
-    """Explain a collective that all members entered."""
+    """Return the explanation for a collective that all members entered and that did not complete."""
     wait = min(waits, key=lambda wait: (-len(wait.waiting), wait.call.order))
     since = clock_text(wait.call.created_ns)
     late = _not_started(wait, out)
@@ -238,7 +238,7 @@ def _stuck_inside(waits: Sequence[_Wait], out: Observations) -> Explanation:
 
 
 def _not_started(wait: _Wait, out: Observations) -> set[int]:
-    """Return the minority of ranks whose GPU did not start a collective, where start times are recorded."""
+    """Return the minority of ranks whose GPU did not start a collective, if start times are recorded."""
     scheduled = {
         rank for rank, call in wait.waiting.items() if call.state == "scheduled" and not call.started_ns
     }
@@ -253,7 +253,7 @@ def _not_started(wait: _Wait, out: Observations) -> set[int]:
 
 
 def _has_started(rank: int, call: Call, out: Observations) -> bool:
-    """Return whether the state of a group says that a rank started a collective of it."""
+    """Return whether a group's status in a rank's dump shows that the rank started a collective."""
     status = out.statuses.get(rank, {}).get(call.group)
     return status is not None and status.started >= call.seq
 

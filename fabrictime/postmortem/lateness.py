@@ -1,9 +1,9 @@
-"""Finds ranks that need more time of their own than their peers, so that the others wait. Pure.
+"""Finds ranks that need more time of their own than their peers, so that the others wait. Does no I/O.
 
-Two successive operations of a group are a window that all members share. A member's own time in it is the
-length of the window less the time that the member spent in operations of any group. So a member that comes
-late because it waited in another group has no more own time than its peers; the rank for which it waited has.
-Slow transfers are no own time either.
+Two successive operations of a group are a window that all members share. A member's own time in a window is
+the length of the window less the time that the member spent in operations of any group. So a member that
+comes late because it waited in another group has no more own time than its peers; the rank for which it
+waited has. Slow transfers are not counted as own time either.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAD: Final = 1.4826
 
 
 class _Lateness(NamedTuple):
-    """The ranks of a group with more own time than their peers. `excess_ns` is the mean in a window."""
+    """The ranks of a group with more own time than their peers. `excess_ns` is the mean excess per window."""
 
     group: Group
     members: int
@@ -44,7 +44,7 @@ class _Lateness(NamedTuple):
 
 
 def stragglers(every: Sequence[Operation], out: Observations) -> Iterator[Explanation]:
-    """Yield the ranks with more own time than their peers, at most one explanation.
+    """Yield at most one explanation: the ranks with more own time than their peers.
 
     The largest groups with such ranks decide, as they compare the largest number of ranks.
     """
@@ -68,7 +68,7 @@ def stragglers(every: Sequence[Operation], out: Observations) -> Iterator[Explan
 
 
 def _is_one_place(late: set[int], ranks: int, out: Observations) -> bool:
-    """Return whether late ranks may have one cause: few of the ranks, or those of one host."""
+    """Return whether late ranks may have one cause: they are few among `ranks`, or all on one host."""
     hosts = {out.host_of(rank) for rank in late}
     if "" in hosts or len(late) <= 2:
         return 2 * len(late) <= ranks
@@ -96,7 +96,7 @@ def _lateness(group: Group, of_group: Sequence[Operation]) -> _Lateness | None:
 def _noise_ns(by_rank: Collection[Sequence[float]]) -> float:
     """Return the standard deviation of a rank's excess from window to window, without outliers.
 
-    The rank that is the baseline of a window has none there. The factor is that of few values.
+    A rank's windows in which it is the baseline (excess 0) are left out. A factor corrects for few values.
     """
     differences_ns = [
         abs(value - median(values)) * len(values) / (len(values) - 2)
@@ -108,7 +108,7 @@ def _noise_ns(by_rank: Collection[Sequence[float]]) -> float:
 
 
 def _own_ns(before: Operation, operation: Operation) -> Mapping[int, float]:
-    """Return rank to its own time between two operations; only differences between ranks have a meaning."""
+    """Return, by rank, the own time between two operations; only differences between ranks have a meaning."""
     ranks = before.parts.keys() & operation.parts.keys()
     if len(ranks) < 2:
         return {}
@@ -116,9 +116,9 @@ def _own_ns(before: Operation, operation: Operation) -> Mapping[int, float]:
 
 
 def _recurrent(values: Sequence[float], noise_ns: float) -> float:
-    """Return the mean of a rank's excess; 0 if it is chance or does not recur.
+    """Return the mean of a rank's excess, ns; 0 if it is chance or does not recur.
 
-    The largest values count as much as the third: a checkpoint or a start takes longer once or twice.
+    The two largest values count as much as the third: a checkpoint or a start takes longer once or twice.
     """
     largest = sorted(values, reverse=True)[:_MIN_RECURRENCES][-1]
     capped = [min(value, largest) for value in values]

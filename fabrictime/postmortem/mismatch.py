@@ -1,4 +1,4 @@
-"""Finds ranks that called another collective than their group at the same number. Pure."""
+"""Finds ranks that called another collective than the rest of their group at the same number. Does no I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Signature(NamedTuple):
 
 
 def mismatches(out: Observations) -> Iterator[Explanation]:
-    """Yield the earliest mismatch of each group, at most one explanation."""
+    """Yield at most one explanation: the earliest mismatch of a group."""
     groups = _calls(out)
     frequencies = Counter(
         _signature(calls)
@@ -34,7 +34,7 @@ def mismatches(out: Observations) -> Iterator[Explanation]:
 
 
 def _calls(out: Observations) -> dict[Group, dict[int, dict[int, list[Call]]]]:
-    """Return group to number to rank to its calls of that number."""
+    """Return the calls by group, sequence number and rank."""
     calls: dict[Group, dict[int, dict[int, list[Call]]]] = defaultdict(lambda: defaultdict(dict))
     for rank, of_rank in out.calls.items():
         for call in of_rank:
@@ -67,7 +67,7 @@ def _mismatch(
 
 
 def _is_real(signatures: Mapping[int, tuple[_Signature, ...]], calls: Mapping[int, list[Call]]) -> bool:
-    """Return whether a difference matters: other functions always, other sizes only if a rank waits."""
+    """Return whether ranks' calls really differ: in the function, or in the size while a rank waits."""
     functions = {tuple(part.function for part in signature) for signature in signatures.values()}
     if len(functions) > 1 and "" not in {name for names in functions for name in names}:
         return True

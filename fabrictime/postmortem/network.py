@@ -1,4 +1,4 @@
-"""The state of the network at the time of a job: alerts, health of links and contention of its hosts. Pure.
+"""Selects the network's alerts, link health and contention that concern a job's hosts and time. Does no I/O.
 
 The times of a job's files are those of hosts' system clocks, the times of records are fabric time. Both agree
 within the error of the hosts' clocks, which is short beside the minutes that are compared.
@@ -22,14 +22,14 @@ _EARLIEST_NS: Final = 10**17
 
 
 class Interval(NamedTuple):
-    """From when until when a job left records, ns since the Unix epoch."""
+    """The time from a job's first record to its last, ns since the Unix epoch."""
 
     from_ns: int
     until_ns: int
 
 
 class Event(NamedTuple):
-    """A state of the network. `until_ns` is None if it lasts still."""
+    """A fault or load of the network during some time. `until_ns` is None if it still lasts."""
 
     kind: str
     subject: str
@@ -40,8 +40,8 @@ class Event(NamedTuple):
 
 
 class NetworkReport(NamedTuple):
-    """The events of a job's hosts in its time, the number of others at that time, and the reason if the
-    network's records were not compared.
+    """The events at a job's hosts during the job, and the number of other events at that time; or the reason
+    if the network's records were not compared.
     """
 
     events: tuple[Event, ...]
@@ -50,7 +50,7 @@ class NetworkReport(NamedTuple):
 
 
 def interval_of(out: Observations) -> Interval | None:
-    """Return the time of a job's records; None if they state none."""
+    """Return the time span of a job's records; None if they state no time."""
     times = [*_call_times(out), *_other_times(out)]
     times = [time_ns for time_ns in times if time_ns > _EARLIEST_NS]
     return Interval(min(times) - MARGIN_NS, max(times) + MARGIN_NS) if times else None
@@ -70,7 +70,7 @@ def _other_times(out: Observations) -> Iterator[int]:
 
 
 def hosts_of(out: Observations) -> frozenset[str]:
-    """Return the hosts that a job's files name, without their domains."""
+    """Return the hosts that a job's files name, without their DNS domains."""
     of_tables = {host for table in out.tables for host in table.hosts}
     of_steps = {host for step in out.steps for host in step.hosts}
     names = {*out.hosts.values(), *out.networks, *of_tables, *of_steps}
@@ -82,20 +82,20 @@ def _short(host: str) -> str:
 
 
 def alert_event(alert: Alert) -> Event:
-    """Return the event of an alert."""
+    """Convert an alert to an event."""
     hosts = _hosts(alert["nics"], [*alert["links"], alert["subject"]])
     text = f"{alert['severity'].lower()}: {alert['text']}"
     return Event(alert["kind"], alert["subject"], alert["raised_ns"], alert["cleared_ns"], hosts, text)
 
 
 def health_event(record: LinkHealth) -> Event:
-    """Return the event of the health of a link, NIC or host."""
+    """Convert the health record of a link, NIC or host to an event."""
     hosts = _hosts([], [record["subject"], *record["links"]])
     return Event(record["state"], record["subject"], record["since_ns"], None, hosts, record["text"])
 
 
 def contention_event(record: ContentionWindow) -> Event:
-    """Return the event of a contention window."""
+    """Convert a contention window to an event."""
     nics = [nic for flow in record["flows"] for nic in (flow["nic"], flow["peer"])]
     hosts = _hosts(nics, [record["link"]])
     return Event(
@@ -104,13 +104,13 @@ def contention_event(record: ContentionWindow) -> Event:
 
 
 def _hosts(nics: Iterable[str], links: Iterable[str]) -> frozenset[str]:
-    """Return the nodes of NICs and at the ends of links, without their domains."""
+    """Return the nodes of NICs and at the ends of links, without their DNS domains."""
     ends = {end.partition(":")[0] for link in links for end in link.replace("<", ">").split(">")}
     return frozenset(_short(host_of(name)) for name in {*nics, *ends} if name)
 
 
 def report(events: Collection[Event], hosts: Collection[str], interval: Interval) -> NetworkReport:
-    """Return the events of the job's hosts that overlap its time, oldest first, and the number of others."""
+    """Return the events at the job's hosts that overlap its interval, oldest first, and a count of others."""
     overlapping = [event for event in events if _overlaps(event, interval)]
     own = sorted(
         (event for event in overlapping if event.hosts & set(hosts)), key=lambda event: event.from_ns

@@ -1,4 +1,4 @@
-"""The facts that readers take from a job's files, as typed records. No reader draws conclusions."""
+"""Typed records of the facts that readers extract from a job's files. No reader draws conclusions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Group(NamedTuple):
     ranks: tuple[int, ...] = ()
 
     def text(self) -> str:
-        """Return the name as culprits and sentences state it, such as `group 0 (default_pg)`."""
+        """Return the name as texts show it, such as `group 0 (default_pg)`."""
         return f"group {self.name} ({self.description})" if self.description else f"group {self.name}"
 
 
 class Call(NamedTuple):
-    """A collective operation in a Flight Recorder dump. Times are of the host's clock, ns; 0 if unknown."""
+    """A collective operation in a Flight Recorder dump. Times are from the host's clock, ns; 0 if unknown."""
 
     rank: int
     group: Group
@@ -44,12 +44,12 @@ class Call(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """True if the operation ended."""
+        """Return whether the operation ended."""
         return self.state == "completed"
 
 
 class Message(NamedTuple):
-    """A send or receive in a Flight Recorder dump. Ranks are places in the group."""
+    """A send or receive in a Flight Recorder dump. Ranks are positions in the group."""
 
     rank: int
     group: Group
@@ -66,7 +66,7 @@ class Message(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The numbers of the last collectives of a rank in a group as a dump states them; -1 if unknown."""
+    """The numbers of a rank's last enqueued, started and completed collectives in a group; -1 if unknown."""
 
     enqueued: int
     started: int
@@ -74,10 +74,10 @@ class Status(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A timed operation of a profiler: Kineto, NCCL Inspector, Chakra; or of a dump.
+    """A timed operation from a profiler (Kineto, NCCL Inspector, Chakra) or from a dump.
 
     `bytes`, `begin_ns` and `stamp_ns` are 0 if unknown. `stamp_ns` is a time close to the operation's end, by
-    the host's clock. `pair` is empty for a collective, else sender and receiver as places in the group.
+    the host's clock. `pair` is empty for a collective, else sender and receiver as positions in the group.
     """
 
     source: str
@@ -94,8 +94,10 @@ class Span(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The end of a process. `rank` and `host` are unknown if None and empty. `weight` is the confidence that
-    this end is a cause: 1 killed or crashed, 0.5 an exception, 0 a consequence of another failure.
+    """The end of a process. Unknown `rank` and `host` are None and empty.
+
+    `weight`, the confidence that this end is a cause, is 1 for killed or crashed, 0.5 for an exception, 0 for
+    a consequence of another failure.
     """
 
     rank: int | None
@@ -108,7 +110,7 @@ class Failure(NamedTuple):
 
 
 class Timeout(NamedTuple):
-    """A watchdog's line about a late operation. Unknown numbers are -1. `place`: the rank in the group."""
+    """A watchdog's line about a late operation. Unknown numbers are -1. `place`: position in the group."""
 
     rank: int
     group: str
@@ -131,7 +133,7 @@ class NetError(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """A size of a table of nccl-tests."""
+    """The results for one message size in a table of nccl-tests."""
 
     bytes: int
     bus_gbs: float
@@ -140,7 +142,7 @@ class TableRow(NamedTuple):
 
 @dataclass(slots=True)
 class Table:
-    """A run of nccl-tests or rccl-tests."""
+    """The result table of a run of nccl-tests or rccl-tests."""
 
     name: str
     test: str = ""
@@ -167,7 +169,7 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class HostNetwork:
-    """The network of a host as NCCL logged it."""
+    """The network devices of a host, as NCCL logged them."""
 
     network: str = ""
     rdma_devices: dict[int, str] = field(default_factory=dict)
@@ -179,10 +181,10 @@ class HostNetwork:
 
 
 class Channel(NamedTuple):
-    """The use of a NIC by a rank: transport such as IB or Socket, index of the device, GPUDirect.
+    """The use of a NIC by a rank: transport such as IB or Socket, index of the device, GPUDirect or not.
 
-    A connection within a host has the transport P2P, SHM or NVLS, and the device -1. SHARP, the
-    reduction within switches, has the transport COLLNET. `communicator` is empty if unknown.
+    A connection within a host has the transport P2P, SHM or NVLS, and the device -1. SHARP, the reduction
+    within switches, has the transport COLLNET. `communicator` is empty if unknown.
     """
 
     rank: int
@@ -231,25 +233,25 @@ class Observations:
     """Lines about data that was cut or left out."""
 
     def network_of(self, host: str) -> HostNetwork:
-        """Return the network of a host, new if it is the first line about it."""
+        """Return the network record of a host, created if it does not exist yet."""
         return self.networks.setdefault(host, HostNetwork())
 
     def hosts_by_address(self) -> dict[str, str]:
-        """Return address to host, as NCCL's logs state it."""
+        """Return the host by address, from NCCL's logs."""
         return {address: host for host, network in self.networks.items() for address in network.addresses}
 
     def only_rank_on(self, host: str) -> int | None:
-        """Return the rank of a host with one known rank."""
+        """Return the rank on a host if exactly one is known, else None."""
         ranks = [rank for rank, place in self.hosts.items() if place == host]
         return ranks[0] if len(ranks) == 1 else None
 
     def expect(self, ranks: int) -> None:
-        """Note that the job has at least this number of ranks."""
+        """Record that the job has at least `ranks` ranks."""
         if 0 < ranks <= MAX_RANK:
             self.expected = max(self.expected, ranks)
 
     def place(self, rank: int, host: str) -> None:
-        """Note that a rank left something, and its host if that is known."""
+        """Record that a rank left some file or line, and its host if that is known."""
         if 0 <= rank <= MAX_RANK:
             self.ranks.add(rank)
             if host:

@@ -1,4 +1,4 @@
-"""The verdict about a folder as JSON and as a short text."""
+"""Formats the verdict about a folder as JSON and as a short text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN_FILES: Final = 8
 
 
 def explain_folder(folder: Path) -> tuple[Reading, Verdict]:
-    """Read a folder and return its facts and the verdict. Raises ValueError if no file has a known form."""
+    """Read a folder; return (its facts, the verdict). Raises ValueError if no file has a known format."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no folder")
     reading = read_folder(folder)
@@ -75,7 +75,7 @@ def _culprits(explanation: Explanation) -> list[str]:
 
 
 def draw(reading: Reading, verdict: Verdict, network: NetworkReport | None = None) -> list[RenderableType]:
-    """Return the verdict as rich renderables: sentence, culprits, table of ranks, what is missing."""
+    """Return the verdict as rich renderables: sentence, culprits, table of ranks, missing data."""
     from rich.text import Text
 
     best = verdict.best
@@ -105,7 +105,7 @@ def draw(reading: Reading, verdict: Verdict, network: NetworkReport | None = Non
 
 
 def _table(reading: Reading, verdict: Verdict) -> list[RenderableType]:
-    """Return the table of the ranks among the culprits and of missing ranks."""
+    """Return a table of the ranks among the culprits and of missing ranks, as a list."""
     from rich.table import Table
 
     out = reading.observations

@@ -1,4 +1,4 @@
-"""Compares runs of nccl-tests: hosts of slow runs, wrong results, tables that end early. Pure."""
+"""Compares runs of nccl-tests: hosts of slow runs, wrong results, truncated tables. Does no I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIN_RDMA_GBS: Final = 8.0
 
 
 def slow_runs(out: Observations) -> Iterator[Explanation]:
-    """Yield the host that all slow runs share; and runs with wrong results or a cut table."""
+    """Yield explanations: the hosts that slow runs share, runs with wrong results, and truncated tables."""
     yield from _wrong_results(out.tables)
     yield from _stopped(out.tables)
     likes: dict[tuple[str, int, int], dict[int, float]] = defaultdict(dict)
@@ -35,20 +35,20 @@ def slow_runs(out: Observations) -> Iterator[Explanation]:
 
 
 def bus_gbs(table: Table) -> float:
-    """Return the bus bandwidth of a run's largest sizes, GB/s; 0 if it has none."""
+    """Return the bus bandwidth of a run's largest sizes, GB/s; 0 if the run has none."""
     largest = max((row.bytes for row in table.rows), default=0)
     rates = [row.bus_gbs for row in table.rows if row.bytes >= max(MIN_BYTES, largest / 4)]
     return median(rates) if rates else 0.0
 
 
 def healthy_rates(tables: Sequence[Table]) -> Mapping[int, float]:
-    """Return the place of each finished run and its bus bandwidth, GB/s."""
+    """Return the bus bandwidth, GB/s, of each finished run, by index in `tables`."""
     rates = {index: bus_gbs(table) for index, table in enumerate(tables) if table.is_finished}
     return {index: rate for index, rate in rates.items() if rate > 0}
 
 
 def _slow_run(rates: Mapping[int, float], tables: Sequence[Table]) -> Explanation | None:
-    """Return the hosts that the slow runs among like runs share; `rates` are by place in `tables`."""
+    """Explain the slow ones of comparable runs by their common hosts. `rates`: GB/s by index in `tables`."""
     best = max(rates.values())
     slow = {index: rate for index, rate in rates.items() if rate < SLOW_RUN * best}
     fast = rates.keys() - slow.keys()
@@ -83,7 +83,7 @@ def _slow_run(rates: Mapping[int, float], tables: Sequence[Table]) -> Explanatio
 def _scattered(
     slow: Mapping[int, float], rates: Mapping[int, float], tables: Sequence[Table]
 ) -> Explanation | None:
-    """Return the runs that are clearly slow and have no host in common; None if there are none."""
+    """Explain runs that are clearly slow and have no host in common; None if there are none."""
     lowest = [index for index, rate in slow.items() if rate < CLEARLY_SLOW * median(rates.values())]
     if not lowest:
         return None
@@ -97,7 +97,7 @@ def _scattered(
 
 
 def _places(table: Table, has_devices: bool) -> list[str]:
-    """Return the hosts of a run, as HOST/DEVICE if each run states its NIC."""
+    """Return the hosts of a run; if every run states its NIC, as HOST/DEVICE."""
     return [f"{host}/{table.device}" for host in table.hosts] if has_devices else table.hosts
 
 

@@ -1,10 +1,10 @@
-"""Brings the timed operations of all sources into one form: a graph of operations and ranks. Pure.
+"""Converts the timed operations of all sources to one graph of operations and ranks. Does no I/O.
 
 A rank passes from operation to operation; between them it does work of its own. An operation of a group ends
-at all members at about the same time, so the member that arrives last has the shortest duration, whatever
-its clock reads: it waits for none, and the other members wait for it. `busy_ns` adds up the durations of a
-rank's operations. So the rank's own time between two operations is the time between their ends, less the
-difference of `busy_ns`.
+at all members at about the same time, so the member that arrives last has the shortest duration, whatever its
+clock reads: it waits for none, and the other members wait for it. `busy_ns` adds up the durations of a rank's
+operations. So the rank's own time between two operations is the time between their ends, less the difference
+of `busy_ns`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _CLEAR: Final = 3
 
 
 class Part(NamedTuple):
-    """A rank's part of an operation, ns. Begin and end are 0 if unknown. `place` is the number of the
-    operation among those of the rank.
+    """A rank's part of an operation, ns. Begin and end are 0 if unknown.
+
+    `place` is the operation's index among those of the rank.
     """
 
     begin_ns: int
@@ -51,17 +52,17 @@ class Operation(NamedTuple):
 
     @property
     def transfer_ns(self) -> int:
-        """The shortest duration: the last member to arrive waited for none."""
+        """The shortest duration of a part, ns, since the last member to arrive waited for none."""
         return min(part.duration_ns for part in self.parts.values())
 
     @property
     def is_complete(self) -> bool:
-        """True if all members recorded it."""
+        """Whether all members recorded the operation."""
         return len(self.parts) >= (2 if self.pair else self.group_size)
 
 
 class Wait(NamedTuple):
-    """The time that a rank waited for another one in the operations of a group."""
+    """The time that a rank waited for another rank in the operations of a group."""
 
     rank: int
     for_rank: int
@@ -95,7 +96,7 @@ def operations(out: Observations) -> list[Operation]:
 
 
 def _timelines(out: Observations) -> Iterator[list[Span]]:
-    """Yield the operations of each source and rank in the order in which the rank ran them."""
+    """Yield, for each source and rank, the operations in the order in which the rank ran them."""
     timelines: dict[tuple[str, int], list[Span]] = defaultdict(list)
     for span in out.spans:
         if span.duration_ns > 0:
@@ -112,8 +113,9 @@ def _timelines(out: Observations) -> Iterator[list[Span]]:
 
 
 def _of_dump(records: list[Call | Message]) -> list[Span]:
-    """Return the timed operations of a dump. Without durations, an operation lasts from its start, as PyTorch
-    saw it, to its end.
+    """Return the timed operations of a dump.
+
+    Without durations, an operation lasts from the start that PyTorch saw to its end.
     """
     complete = sorted((record for record in records if record.is_complete), key=lambda record: record.order)
     is_timed = any(record.duration_ns for record in complete)
@@ -132,7 +134,7 @@ def _span(record: Call | Message, is_timed: bool) -> Span:
 
 
 def _parts(timeline: Iterable[Span]) -> Iterator[Part]:
-    """Yield the parts of a rank's operations; an overlap counts once where begins are known."""
+    """Yield the parts of a rank's operations; overlapping time counts once if begin times are known."""
     busy_ns = last_end_ns = 0
     for place, span in enumerate(timeline):
         end_ns = span.begin_ns + span.duration_ns if span.begin_ns else 0
@@ -143,7 +145,7 @@ def _parts(timeline: Iterable[Span]) -> Iterator[Part]:
 
 
 def by_group(every: Iterable[Operation]) -> dict[tuple[str, Group, tuple[int, ...]], list[Operation]]:
-    """Return source, group and pair to their operations in order, the newest `MAX_OPERATIONS` of them.
+    """Return, by (source, group, pair), the newest `MAX_OPERATIONS` operations in order.
 
     The member with the largest number of operations gives the order; operations without it are left out.
     """
@@ -167,8 +169,8 @@ def _clock(of_group: Sequence[Operation]) -> int:
 
 
 def window_ns(of_group: Sequence[Operation]) -> float:
-    """Return the mean time from an operation of a group to the next, without the longest ones: pauses of the
-    job. Where times are unknown, the time in operations.
+    """Return the mean time from an operation of a group to the next, ns, without the longest, which are
+    pauses of the job. If times are unknown, return the mean time in an operation.
     """
     clock = _clock(of_group)
     parts = [operation.parts[clock] for operation in of_group if clock in operation.parts]
@@ -179,7 +181,7 @@ def window_ns(of_group: Sequence[Operation]) -> float:
 
 
 def waits(every: Iterable[Operation]) -> list[Wait]:
-    """Return the edges of the graph, longest first: a rank waits for the last member to arrive."""
+    """Return the graph's edges, longest first; in each, a rank waits for the last member to arrive."""
     edges: dict[tuple[int, int, Group], int] = defaultdict(int)
     for operation in every:
         last = min(operation.parts, key=lambda rank: operation.parts[rank].duration_ns)
@@ -191,8 +193,8 @@ def waits(every: Iterable[Operation]) -> list[Wait]:
 
 
 def begin_together(of_group: Iterable[Operation]) -> bool:
-    """Return whether the ranks clearly begin together and end apart, by their own clocks: their transfers
-    take different times. Ranks that end together arrived apart.
+    """Return whether ranks clearly begin together and end apart, by their own clocks, as transfers of
+    different duration do. Ranks that end together have arrived apart.
     """
     usable = [operation.parts.values() for operation in of_group if _has_edges(operation)]
     if not usable:

@@ -1,4 +1,4 @@
-"""Finds hosts that used sockets, fewer NICs or no GPUDirect, and NICs with errors, from NCCL's logs. Pure."""
+"""Finds hosts that used sockets, fewer NICs or no GPUDirect, and NICs with errors, from NCCL's logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fabrictime.postmortem.observations import Channel, NetError, Observations
 
 
 def fallbacks(out: Observations) -> Iterator[Explanation]:
-    """Yield hosts whose transport is worse than that of the others, or than their NICs allow."""
+    """Yield an explanation for hosts whose transport is worse than on others, or than their NICs allow."""
     yield from _sockets(out)
     yield from mixed_networks(out)
     yield from _fewer_nics(out)
@@ -21,7 +21,7 @@ def fallbacks(out: Observations) -> Iterator[Explanation]:
 
 
 def nics_of_ranks(out: Observations) -> dict[int, set[str]]:
-    """Return rank to the NICs that its channels used, as HOST/DEVICE."""
+    """Return, by rank, the NICs that its channels used, as HOST/DEVICE."""
     nics: dict[int, set[str]] = defaultdict(set)
     for channel in out.channels:
         nics[channel.rank].add(device_name(channel, out))
@@ -29,7 +29,7 @@ def nics_of_ranks(out: Observations) -> dict[int, set[str]]:
 
 
 def _transports(out: Observations) -> dict[str, str]:
-    """Return host to its transport between hosts: that of its channels, else the network that NCCL chose."""
+    """Return, by host, the transport to other hosts: that of its channels, else the network NCCL chose."""
     lines: dict[str, Counter[str]] = defaultdict(Counter)
     for channel, number in out.channels.items():
         lines[channel.host][channel.transport] += number
@@ -67,7 +67,7 @@ def _listed(out: Observations) -> dict[str, set[str]]:
 
 
 def _used(out: Observations) -> dict[str, set[str]]:
-    """Return host to the devices of its channels, without sockets, of the hosts with the largest number of
+    """Return, by host, the devices of its channels other than sockets, for hosts with the largest number of
     ranks: a rank without a log does not make its NIC unused.
     """
     used: dict[str, set[str]] = defaultdict(set)
@@ -107,7 +107,7 @@ def _is_wide(host: str, out: Observations) -> bool:
 
 
 def _below_peers(devices: Mapping[str, set[str]], verb: str) -> Explanation | None:
-    """Return the hosts with fewer devices than the typical number of the others."""
+    """Return an explanation for hosts with fewer devices than is typical of the others."""
     if len(devices) < 2:
         return None
     typical, hosts = Counter(map(len, devices.values())).most_common(1)[0]
@@ -124,7 +124,7 @@ def _below_peers(devices: Mapping[str, set[str]], verb: str) -> Explanation | No
 
 
 def _absent_devices(few: list[str], devices: Mapping[str, set[str]]) -> list[str]:
-    """Return the devices, as HOST/DEVICE, that most other hosts have and these have not."""
+    """Return the devices, as HOST/DEVICE, that most other hosts have and the hosts in `few` lack."""
     others = [names for host, names in devices.items() if host not in few]
     common = Counter(name for names in others for name in names)
     typical = {name for name, number in common.items() if 2 * number > len(others)}
@@ -132,7 +132,7 @@ def _absent_devices(few: list[str], devices: Mapping[str, set[str]]) -> list[str
 
 
 def _no_gdr(out: Observations) -> Iterator[Explanation]:
-    """Yield hosts or NICs without GPUDirect RDMA where others use it."""
+    """Yield explanations for hosts or NICs without GPUDirect RDMA while others use it."""
     over_rdma = [channel for channel in out.channels if not is_socket(channel.transport)]
     with_gdr = {channel.host for channel in over_rdma if channel.is_gdr}
     without = [channel for channel in over_rdma if not channel.is_gdr]
@@ -147,7 +147,7 @@ def _no_gdr(out: Observations) -> Iterator[Explanation]:
 def _partly_without_gdr(
     without: Sequence[Channel], with_gdr: set[str], out: Observations
 ) -> Iterator[Explanation]:
-    """Yield the NICs without GPUDirect RDMA on hosts that use it over other NICs."""
+    """Yield an explanation for NICs without GPUDirect RDMA on hosts that use it over other NICs."""
     nics = {device_name(channel, out): channel.host for channel in without}
     if nics and with_gdr and len(nics) <= len(with_gdr):
         text = f"NCCL used no GPUDirect RDMA over {names_text(sorted(nics))}, over others it did"
@@ -156,13 +156,13 @@ def _partly_without_gdr(
 
 
 def _disabled(with_gdr: set[str], out: Observations) -> list[str]:
-    """Return the hosts that log a NIC without GPUDirect RDMA, if they are not all."""
+    """Return the hosts that log a NIC without GPUDirect RDMA; empty if all hosts do."""
     disabled = {host for host, network in out.networks.items() if network.no_gdr_devices}
     return [] if len(disabled) == len(out.networks) else sorted(disabled - with_gdr)
 
 
 def link_errors(out: Observations) -> Iterator[Explanation]:
-    """Yield the NIC or host that the errors of NICs have in common."""
+    """Yield an explanation for the NIC or host that is common to the NICs' errors."""
     errors = list(dict.fromkeys(out.net_errors))
     if not errors:
         return
@@ -190,8 +190,9 @@ def link_errors(out: Observations) -> Iterator[Explanation]:
 
 
 def _silent_peer(errors: Sequence[NetError], by_address: Mapping[str, str]) -> str:
-    """Return the host at the other end of all errors, if it logged none: both ends of a link that fails log
-    errors, a process that ended logs none. Empty if there is none.
+    """Return the host at the other end of all errors, if it logged none; else empty.
+
+    Both ends of a failing link log errors, but a process that ended logs none.
     """
     peers = {by_address.get(error.peer, "") for error in errors}
     peer = peers.pop() if len(peers) == 1 else ""
@@ -213,7 +214,7 @@ def _text(error: NetError, by_address: Mapping[str, str]) -> str:
 
 
 def incomplete_starts(out: Observations) -> Iterator[Explanation]:
-    """Yield the ranks that did not join while others wait in the start of the communicator."""
+    """Yield an explanation for the ranks that did not join a communicator while others wait in its start."""
     waiting = out.init_started - out.init_completed
     absent = set(range(min(out.expected, 1_000_000))) - out.init_started
     if not waiting or len(waiting) < len(out.init_completed):

@@ -1,8 +1,8 @@
-"""Derives one verdict from all observations of a folder. Pure.
+"""Derives one verdict from all observations of a folder. Does no I/O.
 
-Evidence is weighed in this order: a process that ended, ranks that called different collectives, ranks
-that did not enter one, errors of NICs, then slow transfers and late ranks, then the transport. The other
-explanations stay beside the verdict.
+Evidence is weighed in this order: a process that ended, ranks that called different collectives, ranks that
+did not enter a collective, errors of NICs, then slow transfers and late ranks, then the transport. The other
+explanations are listed beside the verdict.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_NAMED: Final = 64
 
 
 class Verdict(NamedTuple):
-    """The verdict about a job, why, and what would say more."""
+    """The verdict about a job, its reasons, and the data that would make it more certain."""
 
     best: Explanation
     others: tuple[Explanation, ...]
@@ -87,7 +87,7 @@ def _weight(choice: Explanation) -> float:
 
 
 def _confirmed(best: Explanation, choices: Iterable[Explanation]) -> Explanation:
-    """Return a hang without a culprit with the culprits of an explanation that the NICs' errors give."""
+    """Return a hang without a culprit, with the culprits of an explanation by the NICs' errors added."""
     if best.verdict != "HANG" or best.culprits:
         return best
     for choice in choices:
@@ -100,7 +100,7 @@ def _confirmed(best: Explanation, choices: Iterable[Explanation]) -> Explanation
 
 
 def _with_ranks(best: Explanation, choices: Iterable[Explanation], out: Observations) -> Explanation:
-    """Return a death of which only the host is known with the rank that others wait for."""
+    """Return a death of which only the host is known, with the rank for which others wait added."""
     if best.verdict != "DEAD_RANK" or _ranks_of(best):
         return best
     for choice in choices:
@@ -147,7 +147,7 @@ _TABLE_ADVICE: Final = ("runs of the same test on other hosts, to compare with",
 
 
 def _healthy(out: Observations, every: list[Operation]) -> Iterator[tuple[float, str]]:
-    """Yield the sources that would show a fault and show none."""
+    """Yield (confidence, text) for each source that would show a fault and shows none."""
     calls = [call for of_rank in out.calls.values() for call in of_rank]
     if calls and all(call.is_complete for call in calls):
         yield (0.8 if len(every) >= 4 else 0.6), f"all {len(calls):,} recorded collectives completed"

@@ -1,4 +1,4 @@
-"""Finds the rank that stopped a job from the lines of PyTorch's watchdog, without dumps. Pure."""
+"""Finds the rank that stopped a job from log lines of PyTorch's watchdog, without dumps. Does no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MISSING: Final = (
 
 
 class _Stop(NamedTuple):
-    """The last state of a rank in a group."""
+    """The last operations of a rank in a group, from a watchdog's line."""
 
     seq: int
     function: str
@@ -30,7 +30,7 @@ class _Stop(NamedTuple):
 
 
 def timeouts(out: Observations) -> Iterator[Explanation]:
-    """Yield which ranks timed out, and which did not come."""
+    """Yield explanations with the ranks that timed out and the ranks that did not arrive."""
     groups: dict[str, dict[int, _Stop]] = defaultdict(dict)
     for timeout in out.timeouts:
         groups[timeout.group][timeout.rank] = _merged(groups[timeout.group].get(timeout.rank), timeout)
@@ -82,7 +82,7 @@ def _join_unnamed(groups: dict[str, dict[int, _Stop]]) -> None:
 
 
 def _mismatch(group: str, stops: Mapping[int, _Stop], out: Observations) -> Explanation | None:
-    """Return the ranks that called something else than the others of a group; None if there are none."""
+    """Explain ranks that called another operation than the others of a group; None if there are none."""
     stopped = _stopped(stops)
     if len(stopped) < 2:
         return None
@@ -109,8 +109,10 @@ def _common(stopped: Mapping[int, _Stop]) -> tuple[_Stop, int]:
 def _hang(
     group: str, stops: Mapping[int, _Stop], waiting: set[int], alone: set[int], out: Observations
 ) -> Explanation:
-    """Explain the stop of a group; `waiting` are the ranks that wait in any group, `alone` those that wait
-    in a larger group in which no other rank waits.
+    """Explain the stop of a group.
+
+    `waiting` are the ranks that wait in any group, `alone` the ranks that wait in a larger group in which no
+    other rank waits.
     """
     stopped = _stopped(stops)
     if not stopped:
@@ -134,19 +136,19 @@ def _hang(
 
 
 def _different(common: _Stop, stopped: Mapping[int, _Stop]) -> set[int]:
-    """Return the ranks that called something else at the number of the others."""
+    """Return the ranks that called another operation than the others at the same number."""
     return {rank for rank, stop in stopped.items() if stop.seq == common.seq and stop[:3] != common[:3]}
 
 
 def _behind(seq: int, stops: Mapping[int, _Stop]) -> set[int]:
-    """Return the ranks whose last operation is an earlier one."""
+    """Return the ranks whose last operation is earlier than number `seq`."""
     last = {rank: max(stop.enqueued, stop.seq) for rank, stop in stops.items()}
     behind = {rank for rank, number in last.items() if _UNKNOWN < number < seq}
     return behind or {rank for rank, stop in stops.items() if _UNKNOWN < stop.seq < seq}
 
 
 def _absent(waiting: Collection[int], out: Observations) -> set[int]:
-    """Return the ranks of the job that wait nowhere, if they are the minority."""
+    """Return the ranks of the job that do not wait anywhere, if they are the minority."""
     expected = max(out.expected, max(waiting) + 1)
     absent = set(range(min(expected, 1_000_000))) - set(waiting)
     return absent if len(absent) < len(waiting) else set()

@@ -1,1 +1,1 @@
-"""Configuration, supervisor and services of one machine."""
+"""The configuration, the supervisor and the services of one machine."""

@@ -79,7 +79,7 @@ TABLES: Final[dict[str, str]] = {
 class ConfigError(ValueError):
     """The settings cannot be used; the message has one line for each wrong key.
 
-    `follows`: only keys that got their value from another table are wrong, so that table has the fault too.
+    `follows`: all wrong keys got their value from another table, so that table has the fault too.
     """
 
     def __init__(self, text: str, *, follows: bool = False) -> None:
@@ -88,13 +88,13 @@ class ConfigError(ValueError):
 
 
 def model_of(table: str) -> type[BaseModel]:
-    """Return the model that checks a table of the file."""
+    """Return the model class that checks a table of the settings file."""
     module, _, name = TABLES[table].partition(":")
     return cast(type[BaseModel], getattr(import_module(module), name))
 
 
 class _Table(Generic[_Model]):
-    """An attribute of `Config` that checks its table at the first use."""
+    """A descriptor of `Config` that checks its table at the first access."""
 
     def __set_name__(self, owner: type[Config], name: str) -> None:
         self._name = name
@@ -107,7 +107,7 @@ class _Table(Generic[_Model]):
 
 @dataclass(frozen=True)
 class Config:
-    """The settings. A table is checked at its first use, so that a service loads only its own tables."""
+    """The settings. A table is checked at its first access, so that a service loads only its own tables."""
 
     tables: Tables
     source: str
@@ -151,7 +151,7 @@ class Config:
 
     @cached_property
     def bootstrap(self) -> str:
-        """host:port of the Kafka cluster: `up.log_url`, else the embedded log's."""
+        """Address of the Kafka cluster, host:port: `up.log_url`, else the embedded log's."""
         if self.up.log_url is not None:
             return self.up.log_url.removeprefix("kafka://")
         return f"{in_url(self.value('log', 'host'))}:{self.value('log', 'port')}"
@@ -201,7 +201,7 @@ class Config:
         return []
 
     def replaced(self, changes: Mapping[str, Mapping[str, Any]]) -> Config:
-        """Return a config with these keys changed. Tables are checked again at their next use."""
+        """Return a config with changed keys, given by table. Tables are checked again at the next access."""
         tables = {name: {**self.tables.get(name, {}), **changes.get(name, {})} for name in TABLES}
         return Config(tables, self.source, self.command_line)
 
@@ -210,11 +210,11 @@ class Config:
         return json.dumps({name: getattr(self, name).model_dump(mode="json") for name in TABLES}, indent=1)
 
     def value(self, table: str, key: str) -> Any:
-        """Return a key's value in the file, else its model's default. The value is not checked."""
+        """Return a key's value in the file, else its model's default, without checking it."""
         return self.tables.get(table, {}).get(key, model_of(table).model_fields[key].default)
 
     def history_secret(self, kind: str) -> Path | None:
-        """Return the file with the password for history: `kind` is read or write."""
+        """Return the file with the password for history; None if none is set. `kind` is read or write."""
         if self.up.history_url is not None:
             return self.up.history_password_file
         token_file = self.tables.get("history", {}).get(f"{kind}_token_file")
@@ -225,7 +225,7 @@ class Config:
         )
 
     def checked(self, name: str) -> BaseModel:
-        """Return the checked model of a table; its missing keys get shared values. Raises ConfigError."""
+        """Return the checked model of a table, with shared values for missing keys. Raises ConfigError."""
         model = model_of(name)
         table_values = self.filled(name, self.tables.get(name, {}))
         for path in dict.fromkeys(full.rpartition(".")[0] for full in SHARED):
@@ -240,7 +240,7 @@ class Config:
             raise ConfigError("\n".join(lines), follows=not own) from None
 
     def filled(self, path: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a table's values, with shared values for keys that it lacks. `path`: its full name."""
+        """Return a table's values, with shared values for missing keys. `path`: the table's full name."""
         with_shared = dict(values)
         for full, source in SHARED.items():
             table, _, key = full.rpartition(".")
@@ -254,7 +254,7 @@ class Config:
 
 
 def load(path: Path | None, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Config:
-    """Read the file and return the config. `path` None: `fabrictime.toml` here, if it exists.
+    """Read the file and return the config. `path` None: `./fabrictime.toml`, if it exists.
 
     `changes`: keys that the command line sets, by table. Raises ConfigError.
     """
@@ -287,12 +287,12 @@ def _any_text(value: object, start: str) -> bool:
 
 
 def in_url(host: Any) -> str:
-    """Return a host in the form that an address with a port needs: an IPv6 address gets brackets."""
+    """Return a host as URLs with a port need it: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in str(host) else str(host)
 
 
 def _with_environment(tables: Tables) -> Tables:
-    """Return the tables with the keys that the environment sets: those of [kafka], and up.log_url."""
+    """Return the tables with the keys that environment variables set: those of [kafka], and up.log_url."""
     variables = {
         name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
         for name, value in os.environ.items()
@@ -323,7 +323,7 @@ def _unknown_tables(source: str, tables: Mapping[str, Any]) -> Iterator[str]:
 
 
 def short(value: object) -> str:
-    """Return a value as in error messages: on one line, at most 200 characters, without passwords."""
+    """Return a value as text for error messages: one line, at most 200 characters, without passwords."""
     try:
         text = repr(value)
     except ValueError:  # more digits than Python prints
@@ -333,7 +333,7 @@ def short(value: object) -> str:
 
 
 def plain(key: str) -> str:
-    """Return a key in the form for error messages: quoted if it has unreadable characters."""
+    """Return a key as text for error messages: quoted if it has unreadable characters."""
     return key if key.isprintable() and 0 < len(key) <= MAX_QUOTED else short(key)
 
 
@@ -343,16 +343,14 @@ def _meant(token: str, names: Mapping[str, Any]) -> str:
 
 
 def _holds(table: Mapping[str, Any], path: Sequence[Any]) -> bool:
-    """Return whether the value at `path` comes from the file: its first part is set in `table`, or it is the
-    whole table.
-    """
+    """Return whether the value at `path` comes from the file: `path` is empty or begins in `table`."""
     return not path or path[0] in table
 
 
 def _lines(
     source: str, table: str, model: type[BaseModel], error: ValidationError, own: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield a line for each wrong key. If some are in `own`, the file's own keys, only these count."""
+    """Yield a line for each wrong key. If any is in `own`, the keys of the file, ignore all other keys."""
     schema = model.model_json_schema()
     for error_details in error.errors(include_url=False):
         if own and error_details["loc"] not in own:
@@ -411,7 +409,7 @@ def _resolved(below: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, 
 
 
 def takes(field: Mapping[str, Any]) -> str:
-    """Describe the values that a JSON schema allows, such as 'a whole number from 0 to 65535'."""
+    """Return a text about the values that a JSON schema allows, such as 'a whole number from 0 to 65535'."""
     if "enum" in field or "const" in field:
         symbols = field.get("enum", [field.get("const")])
         return " or ".join(json.dumps(symbol) for symbol in symbols)

@@ -1,4 +1,4 @@
-"""Marks the folders of log and history with their data's format. Folders of another format are renamed."""
+"""Marks the folders of log and history with their data's format; renames folders of another format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MARK: Final = "format"
 
 
 def set_aside(folders: Iterable[Path]) -> str:
-    """Rename the folders with data of another format, and create marked, empty ones in their place.
+    """Rename the folders with data of another format, and create marked, empty folders in their place.
 
     Returns a line about the renamed folders, empty if there are none. Raises ValueError if that fails.
     """

@@ -23,7 +23,7 @@ _HIDDEN_DEFAULTS: Final = {"up.data_directory": "$XDG_STATE_HOME/fabrictime, or 
 
 
 def example() -> str:
-    """Return the whole file."""
+    """Return the whole text of the example file."""
     lines = [_HEAD]
     for name in TABLES:
         model = model_of(name)
@@ -34,7 +34,7 @@ def example() -> str:
 
 
 def _table(path: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of one table, then those of the tables in it."""
+    """Yield the lines of one table, then the lines of the tables inside it."""
     yield f"[{path}]"
     below: list[tuple[str, dict[str, Any]]] = []
     for key, raw in schema.get("properties", {}).items():
@@ -64,7 +64,7 @@ def _inner(field: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _value(value: Any) -> str:
-    """Return a value in TOML; empty if there is no value."""
+    """Return a value as TOML; empty if there is no value."""
     if value is None:
         return ""
     if isinstance(value, dict):

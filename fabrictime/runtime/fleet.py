@@ -1,8 +1,7 @@
-"""The NICs that `up` probes: those of the testbed fabric, of loopback, or of this host by a fleet file.
+"""Lists the NICs that `up` probes: those of the testbed, of loopback, or of this host in a fleet file.
 
-In: the settings and, for `fabric`, the running testbed. Out: NicSettings. A fleet file is TOML (or JSON) with
-one `[[nics]]` table per NIC: `host`, `device`, `address`, and if known `shard`, `rail`, `rack`,
-`rdma_device`.
+The inputs are the settings and, for `fabric`, the running testbed. A fleet file is TOML (or JSON) with one
+`[[nics]]` table per NIC: `host`, `device`, `address`, and if known `shard`, `rail`, `rack`, `rdma_device`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SIM: Final = "sim"
 
 
 def loopback_nics(count: int) -> list[NicSettings]:
-    """Return `count` NICs from 127.0.0.1 on, each of its own host. All share the machine's clock."""
+    """Return `count` NICs from 127.0.0.1 on, each with a host of its own. All share the machine's clock."""
     return [
         NicSettings(host=f"lo{number}", device="lo", address=f"127.0.0.{number}", shard="loopback")
         for number in range(1, count + 1)
@@ -41,9 +40,7 @@ def loopback_nics(count: int) -> list[NicSettings]:
 
 
 def fabric_nics(fabric: Fabric) -> list[NicSettings]:
-    """Return the NICs of a running testbed fabric with their test clocks. A clock without an epoch begins to
-    drift now.
-    """
+    """Return the NICs of a testbed with their test clocks. A clock without an epoch begins to drift now."""
     epoch_ns = time.time_ns()
 
     def clock_of(nic: FabricNic) -> ClockSettings | None:
@@ -84,7 +81,7 @@ def sim_settings(fleet: str) -> dict[str, Any] | None:
 
 
 def sim_nics(settings: SimSettings) -> list[NicSettings]:
-    """Return the NICs of the simulated fleet with their clocks, only with data of its topics."""
+    """Return the NICs of the simulated fleet with their clocks."""
     from producers.sim.setup import draw_clocks, fleet_of  # heavy: not before a fabric is entered
     from producers.sim.workload import address_of
 
@@ -188,7 +185,7 @@ def write_nics(path: Path, nics: Iterable[NicSettings]) -> None:
 
 
 def host_name(config: Config) -> str:
-    """Return this host's name in fleet files."""
+    """Return the name that this host has in fleet files."""
     return config.up.host_name or socket.gethostname()
 
 
@@ -198,14 +195,14 @@ def local_fleet(config: Config) -> Path:
 
 
 def clock_pages(config: Config) -> Path:
-    """Return the folder of the clock pages that `up` keeps. It has a page per host, named after it."""
+    """Return the folder of the clock pages that `up` maintains: one page per host, with the host's name."""
     return config.up.data_directory / "run" / "clock"
 
 
 def clock_hosts(config: Config) -> list[HostSettings] | None:
-    """Return the hosts whose clock pages this machine keeps; None: only this machine. Raises ConfigError.
+    """Return the hosts whose clock pages this machine maintains; None: only this machine. Raises ConfigError.
 
-    Under `up`, these are all hosts that it probes from. `actuators.clock_file` is for one host.
+    Under `up`, these are all hosts from whose NICs it probes. `actuators.clock_file` is for one host.
     """
     path = Path(config.up.fleet)
     if config.up.fleet in KINDS or path != local_fleet(config):
@@ -230,7 +227,7 @@ def clock_hosts(config: Config) -> list[HostSettings] | None:
 
 
 def nics_here(config: Config) -> list[NicSettings]:
-    """Return the NICs of this host, or under `up` of all hosts that it probes from. Raises ConfigError."""
+    """Return the NICs of this host, or under `up` of all hosts from which it probes. Raises ConfigError."""
     if config.up.fleet in KINDS:
         raise ConfigError(f"up.fleet = {config.up.fleet!r}: a host's agent needs a fleet file")
     path = Path(config.up.fleet)
@@ -238,7 +235,7 @@ def nics_here(config: Config) -> list[NicSettings]:
 
 
 def nic_of(config: Config, name: str | None) -> NicSettings:
-    """Return the NIC that a prober service is for: by name, or this host's only one. Raises ConfigError."""
+    """Return the NIC that a prober serves: `name`, or this host's only NIC. Raises ConfigError."""
     if config.up.fleet in KINDS:
         raise ConfigError(f"up.fleet = {config.up.fleet!r}: a prober service needs a fleet file")
     path = Path(config.up.fleet)

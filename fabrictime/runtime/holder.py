@@ -1,7 +1,7 @@
-"""Identifies the process that holds a data directory, so that no other process is taken for it.
+"""Identifies the process that holds a data directory, so that no other process is mistaken for it.
 
-A process id is unique only within one boot of one host and one namespace of process ids. A data directory
-may be shared by containers or, over NFS, by hosts.
+A process id is unique only within one boot of one host and one PID namespace. A data directory may be shared
+by containers or, over NFS, by hosts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_COMMAND: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process: its id, and where that id is valid."""
+    """A process: its id, and the host, boot and PID namespace in which the id is valid."""
 
     pid: int
     boot: str
@@ -33,12 +33,12 @@ class Holder:
 
     @classmethod
     def own(cls) -> Holder:
-        """Return this process."""
+        """Return the `Holder` of this process."""
         return cls(os.getpid(), boot_id(), os.stat("/proc/self/ns/pid").st_ino, socket.gethostname())
 
     @classmethod
     def parse(cls, text: str) -> Holder | None:
-        """Return the process that a lock file names; None if it names none."""
+        """Return the process that a lock file's text names; None if it names none."""
         try:
             fields = json.loads(text)
             return cls(
@@ -48,11 +48,11 @@ class Holder:
             return None
 
     def dump(self) -> str:
-        """Return the text for a lock file."""
+        """Return the text to write into a lock file."""
         return json.dumps(asdict(self)) + "\n"
 
     def describe(self) -> str:
-        """Return a text about the process, which names its id only where that id is valid."""
+        """Return a text about the process, with its id only if the id is valid here."""
         here = Holder.own()
         if self.boot != here.boot:
             return f"a process of host {self.host}"
@@ -62,8 +62,8 @@ class Holder:
 
 
 def describe(pid: int | None) -> str:
-    """Return a text about a process, such as 'process 123 (fabrictime up --fleet none)', with what this user
-    may see of it.
+    """Return a text about a process, such as 'process 123 (fabrictime up --fleet none)', with as much detail
+    as this user may see.
     """
     if pid is None:
         return "a process that this user may not look at"
@@ -75,12 +75,12 @@ def describe(pid: int | None) -> str:
 
 
 def boot_s() -> float:
-    """Return the time since the boot, s, in which suspends count and steps of the system clock do not."""
+    """Return the time since boot, s, including suspends and unaffected by steps of the system clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def holder_in(path: Path) -> Holder | None:
-    """Return the process that a lock file names; None if it names none."""
+    """Return the process that a lock file names; None if the file names none."""
     try:
         return Holder.parse(path.read_text(encoding="utf-8"))
     except OSError:

@@ -1,4 +1,4 @@
-"""The two formats of the services' logs: lines of text, or one JSON object a line.
+"""Defines the two formats of the services' logs: lines of text, or one JSON object per line.
 
 Lines about a decision, its action or an alert carry ids as fields (`schemas/log_fields.py`), so that a search
 for one `decision_id` or `subject` finds all of them.
@@ -21,7 +21,7 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON: time (RFC 3339, UTC), level, logger, message, ids, traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the log record as one line of JSON."""
         at = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, Any] = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -43,7 +43,7 @@ def set_format(log_format: LogFormat) -> None:
 
 
 def message_of(line: str) -> str:
-    """Return the message of a line of JSON; any other line is returned as it is."""
+    """Return the message in a JSON log line; return any other line unchanged."""
     if not line.startswith("{"):
         return line
     try:

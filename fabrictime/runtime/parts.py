@@ -1,7 +1,7 @@
-"""Runs several services as parts of one process: the main one in this thread, each other in a thread.
+"""Runs several services as parts of one process: the main part in this thread, each other in a thread.
 
 A host's agent is one process, because each process costs 40 MB for the same interpreter and libraries. A part
-that fails is started again alone, after the supervisor's pauses, and its fault is the process's meanwhile. A
+that fails is restarted alone, after the supervisor's pauses, and the process reports its fault meanwhile. A
 part that hangs ends the process by the watchdog, if the part has one.
 """
 
@@ -27,7 +27,7 @@ CLOSE_S: Final = 3.0
 
 
 class PartNotifiers:
-    """Makes one status and one fault of those of all parts. Only the main part reports that it is ready."""
+    """Merges the status and fault of all parts into one. Only the main part reports that it is ready."""
 
     def __init__(self, main: str, notifier: ServiceNotifier) -> None:
         self._main, self._notifier = main, notifier
@@ -39,7 +39,7 @@ class PartNotifiers:
         return _PartNotifier(partial(self.take, part))
 
     def take(self, part: str, state: str) -> None:
-        """Take a message of a part."""
+        """Process a notification (such as `STATUS=line`) of a part."""
         variable, _, value = state.partition("=")
         if variable in self._texts:
             with self._lock:
@@ -62,7 +62,7 @@ class _PartNotifier(ServiceNotifier):
 
 
 def run_parts(main: tuple[str, Service], parts: Mapping[str, Service]) -> int:
-    """Run the parts until the main one ends, and return its exit code."""
+    """Run the parts until the main part ends, and return its exit code."""
     name, service = main
     process = own_process()
     notifiers = PartNotifiers(name, process.notifier)
@@ -82,7 +82,7 @@ def run_parts(main: tuple[str, Service], parts: Mapping[str, Service]) -> int:
 
 
 def _keep(name: str, service: Service, part: Part) -> None:
-    """Run a part, and start it again whenever it ends, until the stop."""
+    """Run a part, and restart it whenever it ends, until a stop is requested."""
     failures = 0
     while not part.stop.is_set():
         began_s = time.monotonic()
@@ -97,7 +97,7 @@ def _keep(name: str, service: Service, part: Part) -> None:
 
 
 def _fault_of(name: str, service: Service, part: Part) -> tuple[str, tuple[float, ...]]:
-    """Run a part until it ends; return its fault, and the pauses before further starts."""
+    """Run a part until it ends; return (its fault as text, the pauses in s before further starts)."""
     try:
         code = service(part) or 0
     except Exception as error:  # noqa: BLE001  # any failure of a part, so that the others continue

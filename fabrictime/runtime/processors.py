@@ -1,4 +1,4 @@
-"""Counts the processors that this process may use: by its affinity, and by the quota of its cgroups."""
+"""Counts the CPUs that this process may use: by its affinity, and by the quota of its cgroups."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ V1_CONTROLLERS: Final = ("cpu,cpuacct", "cpu", "cpuacct,cpu")
 
 
 def usable_processors(cgroup: Path = CGROUP, mount: Path = MOUNT) -> int:
-    """Return the number of processors, rounded up to a whole one."""
+    """Return the number of CPUs that this process may use, rounded up to a whole number."""
     quota = min(_quotas(cgroup, mount), default=float("inf"))
     allowed = len(os.sched_getaffinity(0))
     return allowed if quota >= allowed else max(1, -int(-quota // 1))
 
 
 def _quotas(cgroup: Path, mount: Path) -> Iterator[float]:
-    """Yield the quota of each cgroup above this process that has one, in processors."""
+    """Yield the CPU quota, in CPUs, of this process's cgroup and of each parent cgroup that has one."""
     try:
         lines = cgroup.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -38,7 +38,7 @@ def _quotas(cgroup: Path, mount: Path) -> Iterator[float]:
 
 
 def _with_parents(mount: Path, path: str) -> Iterator[Path]:
-    """Yield the folder of a cgroup and those above it; a container sees its own one as the root."""
+    """Yield the folder of a cgroup and of its parents; a container sees its own cgroup as the root."""
     folder = mount / path.lstrip("/")
     yield folder
     while folder != mount:

@@ -26,7 +26,7 @@ _MAX_BYTES: Final = 4096
 
 
 class NotifySocket:
-    """The socket to which one child reports; its NOTIFY_SOCKET holds `address`."""
+    """The socket to which one child process reports; the child's NOTIFY_SOCKET holds `address`."""
 
     def __init__(self) -> None:
         name = f"fabrictime-{secrets.token_hex(16)}"
@@ -36,7 +36,7 @@ class NotifySocket:
         self._socket.bind(f"\0{name}")
 
     def fileno(self) -> int:
-        """Return the file descriptor, to wait for messages."""
+        """Return the file descriptor, so that a selector can wait for messages."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class NotifySocket:
         self._socket.close()
 
     def messages(self, pid: int) -> Iterator[tuple[str, str]]:
-        """Yield the messages of process `pid` as (variable, value); drop those of others."""
+        """Yield the messages of process `pid` as (variable, value); drop messages of other processes."""
         while True:
             try:
                 data, control, _, _ = self._socket.recvmsg(_MAX_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
@@ -64,9 +64,9 @@ class NotifySocket:
 
 
 def die_with_parent() -> None:
-    """Make the kernel kill this process when its supervisor dies, for whatever reason.
+    """Make the kernel kill this process when its supervisor dies.
 
-    Does nothing if there is no supervisor. Ends the process at once if the supervisor is already dead.
+    Do nothing if there is no supervisor. End the process at once if the supervisor is already dead.
     """
     parent_pid = os.environ.get(PARENT_VARIABLE)
     if parent_pid is None:

@@ -1,6 +1,6 @@
 """Runs one service in this process, for the supervisor and for containers.
 
-In: a service's name and the settings file. Out: the service's own exit code; 2 for settings it cannot use.
+The exit code is the service's own, or 2 for settings that the service cannot use.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _prober(config: Config, nic: str | None) -> int | None:
 
 
 def _agent(config: Config, nic: str | None) -> int | None:
-    """Run all parts of the agent of one host: the probers of its NICs in this thread, the others beside."""
+    """Run all parts of one host's agent: the probers of its NICs in this thread, other parts in threads."""
     from fabrictime.runtime.fleet import nics_here
     from fabrictime.runtime.parts import run_parts
     from producers.probe.host_service import main
@@ -150,10 +150,10 @@ def _actuator(config: Config, nic: str | None, part: Part | None = None) -> int 
 
 
 def shares_process(act: str) -> bool:
-    """Return whether a host's flow actuator is a part of its agent.
+    """Return whether a host's flow actuator runs inside its agent's process. `act`: the setting `up.act`.
 
-    It is where the host only observes by default, to save the 40 MB of a process. One that acts has its own
-    process, because it must answer at once. `act`: the setting `up.act`.
+    It does if the host only observes by default, which saves the 40 MB of a process. An actuator that acts
+    has its own process, because it must answer at once.
     """
     return act in ("auto", "observe")
 
@@ -210,8 +210,8 @@ GENERATIONS: Final = (2_000, 20, 50)
 
 
 def keep_still() -> None:
-    """Hide permanent objects from the garbage collector. A full collection stops every thread for 40 ms or
-    more, which is as long as a failover takes.
+    """Exclude permanent objects from garbage collection: a full one stops every thread for 40 ms or more, as
+    long as a failover takes.
     """
 
     def settle(left: Sequence[float]) -> None:

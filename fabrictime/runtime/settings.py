@@ -14,7 +14,7 @@ from schemas.strict_model import StrictModel, quantity
 
 
 def default_data_directory() -> Path:
-    """Return the usual data directory: `$XDG_STATE_HOME/fabrictime`, or `~/.local/state/fabrictime`."""
+    """Return the default data directory: `$XDG_STATE_HOME/fabrictime`, or `~/.local/state/fabrictime`."""
     return state_directory()[0]
 
 

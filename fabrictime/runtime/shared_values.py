@@ -1,4 +1,4 @@
-"""Values that several tables of the settings share. Each is set once and filled in where a table lacks it."""
+"""Defines values that several tables of the settings share; each is set once and completes other tables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ SIM_TIMEOUT_MAX_MS: Final = 300
 
 
 class Source(NamedTuple):
-    """Where a value comes from if its table does not set it. `text` describes this in the example file;
-    `value` returns it.
+    """The source of a value that its table does not set.
+
+    `text` describes it in the example file; `value` returns the value.
     """
 
     text: str
@@ -46,7 +47,7 @@ _UP_MAKES: Final = "made in up.data_directory"
 
 
 def _history_user(embedded: str) -> Source:
-    """Return the Source of the user name: that of an external history, else `embedded`."""
+    """Return the Source of a ClickHouse user name: the external history's user, else `embedded`."""
     return Source(
         "up.history_user where up.history_url is set",
         lambda config: embedded if config.up.history_url is None else config.up.history_user,

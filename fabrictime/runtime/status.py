@@ -1,4 +1,4 @@
-"""Keeps the state file that a running `up` writes and `fabrictime status` reads, and the directory's lock.
+"""Maintains the state file that a running `up` writes and `fabrictime status` reads, and the `up`'s lock.
 
 The state holds pid, fleet, addresses and children, and is valid only while that `up` lives. The lock lets one
 `up` at a time use a data directory.
@@ -31,7 +31,7 @@ LOCK_FILE: Final = "run/lock"
 
 
 class NotReady(ValueError):
-    """An `up` runs on the data directory, and has not written its state yet."""
+    """An `up` runs on the data directory, but has not written its state yet."""
 
 
 class InUse(ValueError):
@@ -42,7 +42,7 @@ class Lock:
     """Locks a data directory for this process. The kernel releases the lock when the process ends."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock. Raises ValueError, which says who holds it, if another process does.
+        """Take the lock. Raises ValueError with the holder's name if another process holds the lock.
 
         Raises ValueError also if the directory cannot be created or written to, or if others may enter it and
         it is neither empty nor ours. The directory is made accessible to its owner only.
@@ -106,18 +106,18 @@ class Lock:
 
     @property
     def is_locked(self) -> bool:
-        """Whether the lock is taken."""
+        """Whether this process holds the lock."""
         return bool(self._fds)
 
     def release(self) -> None:
-        """Release the directory."""
+        """Release the lock of the data directory."""
         for fd in self._fds:
             os.close(fd)
         self._fds = []
 
 
 def _is_at(path: Path, fd: int) -> bool:
-    """Return whether `path` still leads to the open file `fd`."""
+    """Return whether the file at `path` is still the open file `fd`."""
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))
     except OSError:
@@ -139,7 +139,7 @@ def port_holder(host: str, port: int) -> str:
 
 
 def write(directory: Path, state: Mapping[str, Any]) -> None:
-    """Write the state for `read`, as a whole. Its times are since boot, because the system clock may step."""
+    """Write the state file atomically. Its times are since boot, because the system clock may step."""
     path = directory / STATE_FILE
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps({**state, "boot": boot_id(), "written_boot_s": boot_s()}), encoding="utf-8")
@@ -148,8 +148,9 @@ def write(directory: Path, state: Mapping[str, Any]) -> None:
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Return the state of the `up` that runs on this data directory. Raises ValueError if none runs, and
-    NotReady while it starts.
+    """Return the state of the `up` that runs on this data directory.
+
+    Raises ValueError if none runs, NotReady while it starts.
     """
     if not _locked(directory / LOCK_FILE):
         raise ValueError(f"{directory}: no `fabrictime up` is running on this data directory")
@@ -168,7 +169,7 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 def _ages_s(state: Mapping[str, Any], modified_s: float) -> tuple[float, float]:
-    """Return the time since an `up` started and since it wrote its state. `modified_s`: of the file."""
+    """Return (seconds since an `up` started, since it wrote its state). `modified_s`: time of the file."""
     if state.get("boot") == boot_id() and "started_boot_s" in state:
         now_s = boot_s()
         return now_s - state["started_boot_s"], now_s - state["written_boot_s"]
@@ -209,7 +210,7 @@ def _locked(path: Path) -> bool:
 
 
 def with_health(state: Mapping[str, Any], health: Health) -> dict[str, Any]:
-    """Return the state with the health of the fleet. If that cannot be read, the evidence is missing."""
+    """Return the state with the fleet's health. If the health cannot be read, evidence counts as missing."""
     is_unread = health.level == "bad" and health.cause and not state["missing_evidence"]
     missing = [health.cause] if is_unread else state["missing_evidence"]
     return {**state, "missing_evidence": missing, "health": asdict(health)}

@@ -3,8 +3,8 @@
 `Child` and `Step` nodes name their prerequisites. The supervisor reports events for the screen, provides a
 snapshot for `status`, and keeps one log file per child. A child that dies is restarted: first at once, later
 after pauses from `RESTART_DELAYS_S`. A child that refuses its configuration is retried after pauses from
-`REFUSED_DELAYS_S`. The failure of a child stops no other child: it is the child's fault in the snapshot until
-the child is ready. Only an essential child or a step that fails at the start aborts the start.
+`REFUSED_DELAYS_S`. The failure of a child stops no other child: the snapshot lists it as the child's fault
+until the child is ready. Only an essential child or a step that fails at the start aborts the start.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class State(StrEnum):
 
 
 class ChildFailed(Exception):
-    """An essential child or a step failed at the start. The message is a line; `tail` ends its output."""
+    """An essential child or a step failed at the start. The message is a line; `tail`: its last output."""
 
     def __init__(self, name: str, why: str, tail: Sequence[str] = ()) -> None:
         super().__init__(f"{name}: {why}")
@@ -82,7 +82,7 @@ class ChildFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that reports READY=1 through NOTIFY_SOCKET. `needs` names nodes that must be ready before."""
+    """A process that reports READY=1 through NOTIFY_SOCKET. `needs` names nodes that must be ready first."""
 
     name: str
     argv: tuple[str, ...]
@@ -101,7 +101,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Work once, after some children and before others, such as new topics. Raises the errors of `run`."""
+    """A task that runs once, between children, such as creating topics. Raises the errors of `run`."""
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -110,7 +110,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change of a node, for the screen and the supervisor's own log."""
+    """A change of a node's state, for the screen and the supervisor's own log."""
 
     name: str
     state: State
@@ -119,7 +119,7 @@ class Event:
 
 
 class ProcessorWait:
-    """Measures how long a process was ready to run but had no processor, s.
+    """Measures for how many seconds a process was ready to run but had no processor.
 
     It reads the second number of /proc/PID/task/TID/schedstat (kernel documentation, scheduler/sched-stats):
     the waiting time of a thread since its start, ns. The thread that waited longest between two calls counts.
@@ -177,8 +177,11 @@ class _Node:
 
 
 class Supervisor:
-    """Runs a set of nodes. All methods belong to one event loop in the main thread: the kernel kills a child
-    when the *thread* that started it ends."""
+    """Runs a set of nodes.
+
+    Call all methods from one event loop in the main thread: the kernel kills a child when the *thread* that
+    started it ends.
+    """
 
     def __init__(self, run_dir: Path, on_event: Callable[[Event], None] = lambda event: None) -> None:
         self._run_dir = run_dir
@@ -191,7 +194,7 @@ class Supervisor:
         """Children that `restart_all` ends."""
 
     def add(self, *specs: Child | Step) -> None:
-        """Add nodes. Raises ValueError for a duplicate name or an unknown need."""
+        """Add nodes. Raises ValueError for a duplicate name or an unknown prerequisite."""
         for spec in specs:
             if spec.name in self._nodes:
                 raise ValueError(f"{spec.name}: added twice")
@@ -221,11 +224,11 @@ class Supervisor:
 
     @property
     def faults(self) -> dict[str, str]:
-        """Child to the reason in one line, for the children that do not work now."""
+        """The reasons, one line each, of the children that do not work now, by child."""
         return {name: node.fault for name, node in self._nodes.items() if node.fault is not None}
 
     async def stop(self) -> None:
-        """Stop everything in reverse order: SIGTERM, then SIGKILL after each child's time limit."""
+        """Stop all children in reverse order: SIGTERM, then SIGKILL after each child's time limit."""
         self._stopping = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -244,9 +247,9 @@ class Supervisor:
             self._signal(node, signal.SIGKILL)
 
     def restart_all(self) -> None:
-        """End all children, which are then started again: the files that they keep open are gone.
+        """Stop all children and start them again, because the files that they keep open were removed.
 
-        A child that has not ended after `GONE_STOP_S` is killed. It may wait for what is gone.
+        A child that has not ended after `GONE_STOP_S` is killed, as it may wait for a removed file.
         """
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         for node in self._nodes.values():
@@ -274,7 +277,7 @@ class Supervisor:
         ]
 
     def log_path(self, name: str) -> Path:
-        """Return the file that holds the output of a child."""
+        """Return the path of a child's log file, which holds its output."""
         return self._run_dir / f"{name.replace('/', '-')}.log"
 
     def tail(self, name: str, lines: int = TAIL_LINES) -> list[str]:
@@ -307,7 +310,7 @@ class Supervisor:
         node.fault = fault
 
     def _fail(self, node: _Node, why: str) -> None:
-        """Mark the node as failed and abort the start because of it."""
+        """Mark a node as failed with the reason `why`, and abort the start."""
         self._set(node, State.FAILED, why)
         tail = self.tail(node.spec.name) if isinstance(node.spec, Child) else ()
         if self._failure is not None and not self._failure.done():
@@ -352,7 +355,7 @@ class Supervisor:
         return code
 
     def _reason(self, node: _Node, code: int | None) -> str:
-        """Return in one line why a child ended; if it ended by itself, its reason or last line of output."""
+        """Return in one line why a child ended: if by itself, its own reason or last line of output."""
         last_exit = node.last_exit or "ended"
         lines = [line for line in self.tail(node.spec.name) if line.strip()]
         last = node.end_reason or (_LOG_PREFIX.sub("", message_of(lines[-1])).strip() if lines else "")

@@ -53,7 +53,7 @@ def publish_schemas(cluster: KafkaSettings | str, replication: int = 1) -> str:
 
 
 def _read_schemas(cluster: KafkaSettings | str) -> Mapping[bytes, Mapping[str, Any]]:
-    """Return the schemas on the log; a broker may learn of the topic some time after its creation."""
+    """Return the schemas on the log; retry, as a broker may not know the new topic at once."""
     end_s = time.monotonic() + APPEAR_S
     while True:
         try:

@@ -27,7 +27,7 @@ _page_user: ContextVar[str] = ContextVar("page_user", default="")
 
 @contextlib.contextmanager
 def acting_as(name: str) -> Iterator[None]:
-    """Let `user_name` return the name of a user of the page meanwhile."""
+    """Make `user_name` return `name`, a user of the web page, inside the context."""
     token = _page_user.set(name)
     try:
         yield
@@ -36,7 +36,7 @@ def acting_as(name: str) -> Iterator[None]:
 
 
 def user_name() -> str:
-    """Return the user's name, or for example `uid 54321` if the system does not know it."""
+    """Return the user's name, or for example `uid 54321` if the system has no name for it."""
     if page_user := _page_user.get():
         return page_user
     try:
@@ -48,10 +48,10 @@ def user_name() -> str:
 def state_directory(
     environ: Mapping[str, str] = os.environ, shared: Path = SHARED_TEMPORARY
 ) -> tuple[Path, str]:
-    """Return the directory for data; and the reason if it is not the usual one, else "".
+    """Return (data directory, reason if it is not the default one, else "").
 
-    The usual one is `$XDG_STATE_HOME/fabrictime` or `~/.local/state/fabrictime`. Without a writable home, it
-    is `/var/tmp/fabrictime-UID`. Raises ValueError if that belongs to another user.
+    The default is `$XDG_STATE_HOME/fabrictime` or `~/.local/state/fabrictime`. Without a writable home, the
+    directory is `/var/tmp/fabrictime-UID`. Raises ValueError if that belongs to another user.
     """
     xdg_state_home = environ.get("XDG_STATE_HOME")
     if xdg_state_home:
@@ -69,15 +69,13 @@ def state_directory(
 
 
 def _can_make(directory: Path) -> bool:
-    """Return whether the directory exists, or its closest existing parent is writable."""
+    """Return whether a directory exists or can be created: its closest existing parent is writable."""
     there = next((place for place in (directory, *directory.parents) if place.exists()), None)
     return there == directory or (there is not None and os.access(there, os.W_OK | os.X_OK))
 
 
 def expand_paths(model: type[BaseModel], table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table with `~` and `~user` expanded in every value that is a path in its model. Raises
-    ValueError.
-    """
+    """Return the table with `~` and `~user` expanded in each path of its model. Raises ValueError."""
     from pydantic import BaseModel  # not for commands that only need a name or a directory
 
     expanded: dict[str, Any] = {}

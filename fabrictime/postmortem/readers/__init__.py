@@ -1,1 +1,1 @@
-"""Readers of the files that jobs leave behind, one module per format. Pure: they take bytes or lines."""
+"""Readers of the files that jobs leave behind, one module per format. They take bytes or lines; no I/O."""

@@ -1,7 +1,7 @@
-"""Reads Chakra execution traces: protobuf files `NAME.RANK.et`, and JSON, one message a line. Pure.
+"""Reads Chakra execution traces: protobuf files `NAME.RANK.et`, and JSON with one message per line.
 
-Source of the format: mlcommons/chakra, schema/protobuf/et_def.proto. A file is a row of messages, each
-with its length before it: the metadata, then the nodes.
+Source of the format: mlcommons/chakra, schema/protobuf/et_def.proto. A file is a sequence of messages, each
+preceded by its length: the metadata, then the nodes.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield numbers and values of a message's fields. Raises IndexError if it is damaged."""
+    """Yield (number, value) of each field of a message. Raises IndexError if the message is damaged."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

@@ -1,4 +1,4 @@
-"""Reads dumps of PyTorch's Flight Recorder and of torchcomms, for all versions since 1.5. Pure.
+"""Reads dumps of PyTorch's Flight Recorder and of torchcomms, for all versions since 1.5. Does no I/O.
 
 Sources of the format: pytorch/pytorch, torch/csrc/distributed/c10d/FlightRecorderDetail.hpp, and
 meta-pytorch/torchcomms, comms/torchcomms/hooks/FlightRecorder.cpp.
@@ -24,7 +24,7 @@ _P2P: Final = re.compile(r"(send|recv)\s+(\d{1,7})\s*(?:->|<-)\s*(\d{1,7})")
 
 
 def read_flight_recorder(rank: int, data: bytes, out: Observations) -> None:
-    """Add the content of a rank's dump. Raises ValueError if it is none."""
+    """Add the content of a rank's dump to `out`. Raises ValueError if the data is no dump."""
     content = load_dump(data, MAX_BYTES)
     entries = content.get("entries", [] if "pg_config" in content or "pg_status" in content else None)
     if not isinstance(entries, list | tuple):
@@ -49,7 +49,7 @@ def read_flight_recorder(rank: int, data: bytes, out: Observations) -> None:
 
 
 def _statuses(table: Any, groups_by_id: Mapping[str, Group]) -> Iterator[tuple[Group, Status]]:
-    """Yield the groups of a dump's `pg_status`, whose keys are the process's own numbers of groups."""
+    """Yield (group, status) from a dump's `pg_status`, whose keys are the process's own numbers of groups."""
     for number, entry in list(table.items())[:MAX_ENTRIES] if isinstance(table, dict) else ():
         group = groups_by_id.get(text(number))
         if group is not None and isinstance(entry, dict):
@@ -58,7 +58,7 @@ def _statuses(table: Any, groups_by_id: Mapping[str, Group]) -> Iterator[tuple[G
 
 
 def _groups(config: Any, out: Observations) -> dict[str, Group]:
-    """Return name to group, of those that a dump lists."""
+    """Return the groups that a dump lists, by name."""
     groups: dict[str, Group] = {}
     if not isinstance(config, dict):
         return groups
@@ -78,7 +78,7 @@ def _description(value: Any) -> str:
 
 
 def _group(entry: Mapping[Any, Any], groups: Mapping[str, Group]) -> Group:
-    """Return the group of an entry."""
+    """Return the group in which a dump's entry ran."""
     stated = entry.get("process_group", entry.get("pg_name", entry.get("pg_id", "0")))
     parts = list(stated[:2]) if isinstance(stated, list | tuple) else [stated]
     name, description = (*map(text, parts), "", "")[:2]
@@ -88,7 +88,7 @@ def _group(entry: Mapping[Any, Any], groups: Mapping[str, Group]) -> Group:
 def _take(
     entry: Mapping[Any, Any], order: int, rank: int, group: Group, calls: list[Call], out: Observations
 ) -> None:
-    """Add an entry to a rank's calls or to the messages; entries without a number are left out."""
+    """Add a dump's entry to the rank's calls or to the messages; entries without a number are left out."""
     out.groups[group] = None
     profiling_name = text(entry.get("profiling_name"))
     match = _P2P.search(profiling_name)
@@ -118,7 +118,7 @@ def _message(match: re.Match[str], entry: Mapping[Any, Any], order: int, rank: i
 
 
 def _times(entry: Mapping[Any, Any]) -> tuple[int, int, int, int]:
-    """Return the times at which an entry was created, started and ended, and its duration, ns."""
+    """Return (time created, time started, time ended, duration) of a dump's entry, ns; 0 if unknown."""
     return (
         count(entry.get("time_created_ns")),
         count(entry.get("time_discovered_started_ns")),

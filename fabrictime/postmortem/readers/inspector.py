@@ -1,4 +1,4 @@
-"""Reads the JSON of NCCL Inspector, versions 1 to 5: one object per operation. Pure.
+"""Reads the JSON of NCCL Inspector, versions 1 to 5: one object per operation. Does no I/O.
 
 Source of the format: NVIDIA/nccl, plugins/profiler/inspector/inspector_json.cc and its README.
 """
@@ -17,8 +17,9 @@ MAX_SPANS: Final = 500_000
 
 
 class _Row(NamedTuple):
-    """An operation as one process states it. `member` is its rank within the communicator, `stamp_ns` the
-    time at which it was written.
+    """An operation as one process states it.
+
+    `member` is the process's rank within the communicator, `stamp_ns` the time at which the row was written.
     """
 
     host: str
@@ -32,7 +33,7 @@ class _Row(NamedTuple):
 
 
 def read_inspector(name: str, chunks: Iterator[str], out: Observations) -> None:
-    """Add the operations in a file. A cut last object is noted; raises ValueError if no object is whole."""
+    """Add the operations in a file; note a truncated last object. Raises ValueError if no object is whole."""
     rows: list[_Row] = []
     try:
         for value in JsonText(chunks).values():
@@ -71,7 +72,7 @@ def _row(item: Mapping[str, Any]) -> _Row | None:
 
 
 def _place(rows: Iterable[_Row], out: Observations) -> None:
-    """Note the job's rank of each process: its rank in the largest communicator that it was a member of."""
+    """Record the job-wide rank of each process: its rank in the largest communicator to which it belonged."""
     largest: dict[tuple[str, str], _Row] = {}
     for row in rows:
         former = largest.get((row.host, row.pid))
@@ -99,7 +100,7 @@ def _part(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _pair(row: _Row) -> tuple[int, ...]:
-    """Return sender and receiver of a message; empty for a collective."""
+    """Return (sender, receiver) of a message; empty for a collective."""
     peer = whole(row.message.get("p2p_peer"), MAX_RANK)
     if peer is None:
         return ()

@@ -1,4 +1,4 @@
-"""Reads JSON values one after the other from text that arrives in chunks, with bounded memory. Pure."""
+"""Reads JSON values one after the other from text that arrives in chunks, with bounded memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _BETWEEN: Final = re.compile(r"[\s,]*")
 
 
 class Damaged(ValueError):
-    """The text is not JSON at some place; the values before it are read."""
+    """The text is not valid JSON at some position; the values before it have been read."""
 
 
 class JsonText:
-    """Text from chunks, with a position."""
+    """A JSON text that arrives in chunks, with a read position."""
 
     def __init__(self, chunks: Iterator[str]) -> None:
         self._chunks = chunks
@@ -27,7 +27,7 @@ class JsonText:
         self.is_ended = False
 
     def _grow(self) -> bool:
-        """Append a chunk; return False if there is none."""
+        """Append the next chunk to the text; return False if there is none."""
         chunk = next(self._chunks, None)
         if chunk is None:
             self.is_ended = True
@@ -37,7 +37,7 @@ class JsonText:
         return True
 
     def skip_to(self, key: str) -> bool:
-        """Move behind `"key": [`; return False if the text ends before. The text before is dropped."""
+        """Move behind `"key": [`, and drop the text before; return False if the text ends first."""
         pattern = re.compile(rf'"{re.escape(key)}"\s*:\s*\[')
         while (match := pattern.search(self._text, self._at)) is None:
             self._at = max(self._at, len(self._text) - len(key) - 64)
@@ -47,7 +47,7 @@ class JsonText:
         return True
 
     def head(self, characters: int) -> str:
-        """Return the next characters and do not move."""
+        """Return the next `characters` characters without moving the read position."""
         while len(self._text) - self._at < characters and self._grow():
             pass
         return self._text[self._at : self._at + characters]
@@ -81,7 +81,7 @@ class JsonText:
 
 
 def named_value(text: str, key: str) -> Any:
-    """Return the first value of a key in a part of a JSON text; None if it is absent or cut."""
+    """Return the first value of a key in a part of a JSON text; None if the value is absent or truncated."""
     match = re.search(rf'"{re.escape(key)}"\s*:\s*', text)
     if match is None:
         return None

@@ -1,8 +1,8 @@
-"""Reads Kineto's traces, also called PyTorch profiler traces: the kernels of collectives. Pure.
+"""Reads Kineto's traces, also called PyTorch profiler traces: the kernels of collectives. Does no I/O.
 
 Sources of the format: pytorch/kineto, libkineto/src/output_json.cpp; pytorch/pytorch,
-torch/csrc/distributed/c10d/ParamCommsUtils.hpp; facebookresearch/HolisticTraceAnalysis. A trace is read
-event by event, so its size is not limited by memory.
+torch/csrc/distributed/c10d/ParamCommsUtils.hpp; facebookresearch/HolisticTraceAnalysis. A trace is read event
+by event, so its size is not limited by memory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read_kineto(name: str, chunks: Iterator[str], out: Observations) -> None:
 def _span(
     event: Mapping[str, Any], rank: int, base_ns: int, ordinals: Counter[tuple[Group, str]]
 ) -> Span | None:
-    """Return the operation of a kernel of NCCL; None for other events."""
+    """Return the operation of an event that is an NCCL kernel; None for other events."""
     name = event.get("name")
     if not isinstance(name, str) or event.get("ph") != "X" or _KERNEL.match(name) is None:
         return None
@@ -89,7 +89,7 @@ def _span(
 
 
 def _pair(args: Mapping[str, Any], function: str, rank: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return sender and receiver of a message; empty for a collective."""
+    """Return (sender, receiver) of a message; empty for a collective."""
     if not function.startswith(("send", "recv")):
         return ()
     source, target = (whole(args.get(key), MAX_RANK) for key in ("Src Rank", "Dst Rank"))

@@ -1,6 +1,6 @@
-"""Reads logs of `NCCL_DEBUG=INFO` and WARN of NCCL 2.18 to 2.30 and of RCCL, line by line. Pure.
+"""Reads logs of `NCCL_DEBUG=INFO` and WARN of NCCL 2.18 to 2.30 and of RCCL, line by line. Does no I/O.
 
-One reader serves all logs of a job: processes write facts before their rank. Source of the lines:
+One reader serves all logs of a job, because processes log facts before their rank. Source of the lines:
 NVIDIA/nccl, src/debug.cc, src/init.cc, src/transport/net.cc and net_ib, tags v2.18.3 to v2.30.
 """
 
@@ -71,7 +71,7 @@ class _Init(NamedTuple):
 
 
 class _Connection(NamedTuple):
-    """A line about a connection. Its communicator is the one whose start the process logged last."""
+    """A log line about a connection, of the communicator whose start the process logged last."""
 
     process: _Process
     rank: int

@@ -1,8 +1,8 @@
-"""Reads the tables of nccl-tests and rccl-tests, line by line. Pure.
+"""Reads the tables of nccl-tests and rccl-tests, line by line. Does no I/O.
 
 Source of the format: NVIDIA/nccl-tests, src/common.cu and src/util.cu; ROCm/rccl-tests. The columns before
-`time` differ between tests and versions, so a row is read from its end: two blocks of time, algbw, busbw
-and #wrong.
+`time` differ between tests and versions, so a row is read from its end: two blocks of time, algbw, busbw and
+#wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FAILED: Final = re.compile(r"Test (?:NCCL|CUDA|HIP|RCCL) failure.*|Test failure
 
 
 class NcclTests:
-    """The state of one file: the table that is being read."""
+    """The reader of one file: the table of nccl-tests that it is reading."""
 
     def __init__(self, out: Observations, name: str) -> None:
         self._out = out
@@ -33,14 +33,14 @@ class NcclTests:
         self._table = Table(name)
 
     def take_setting(self, line: str) -> None:
-        """Note the NIC of a run whose NCCL_IB_HCA names a single one."""
+        """Record the NIC of a run if its NCCL_IB_HCA names exactly one."""
         match = _HCA.search(line)
         if match is not None:
             names = [name.partition(":")[0] for name in match[1].split(",")]
             self._table.device = names[0] if len(names) == 1 else ""
 
     def take(self, line: str) -> bool:
-        """Add the fact of a line; return whether the line belongs to a table."""
+        """Process a line; return whether it belongs to a table."""
         if "# " in line or "#\t" in line:
             return self._take_comment(line)
         if "failure" in line and (match := _FAILED.search(line)) is not None:
@@ -77,7 +77,7 @@ class NcclTests:
         return True
 
     def _end_rows(self) -> None:
-        """Begin a new table if this one has rows."""
+        """Begin a new table if the present table has rows."""
         if self._table.rows:
             self.finish()
 
@@ -88,7 +88,7 @@ class NcclTests:
             self._table.rows.append(TableRow(0, 0.0, int(wrong[1])))
 
     def finish(self) -> None:
-        """Add the table that was read, if it has rows or failures, and begin a new one."""
+        """Store the present table, if it has rows or failures, and begin a new one."""
         table = self._table
         if (table.rows or table.failures) and len(self._out.tables) < MAX_TABLES:
             self._out.tables.append(table)

@@ -1,6 +1,6 @@
-"""Reads logs of PyTorch programs and of their launchers, line by line. Pure.
+"""Reads logs of PyTorch programs and of their launchers, line by line. Does no I/O.
 
-Known are the watchdog of torch.distributed, reports of torchrun, exceptions with or without a rank's prefix,
+It knows the watchdog of torch.distributed, reports of torchrun, exceptions with or without a rank's prefix,
 errors of srun, slurmstepd and mpirun, and kernel messages. Sources of the lines: pytorch/pytorch,
 torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp and torch/distributed/elastic/multiprocessing/errors;
 SchedMD/slurm; open-mpi/ompi.
@@ -87,7 +87,7 @@ _CONSEQUENCES: Final = re.compile(
 
 
 def exit_text(code: int) -> tuple[str, float]:
-    """Return the text of an exit code and its weight as a cause.
+    """Return (description of an exit code, its weight as a cause from 0 to 1).
 
     A process that aborts or is terminated usually reacts to another's failure.
     """
@@ -99,7 +99,7 @@ def exit_text(code: int) -> tuple[str, float]:
 
 
 class PythonLog:
-    """The state of one file: the report of torchrun that is being read."""
+    """The reader of one file, with the torchrun report that it is reading."""
 
     def __init__(self, out: Observations, name: str, rank: int | None) -> None:
         self._out = out
@@ -131,7 +131,7 @@ class PythonLog:
         )
 
     def take(self, line: str) -> bool:
-        """Add the facts of a line; return whether it states one."""
+        """Add the facts of a line; return whether the line states a fact."""
         line = _TASK.sub("", line)
         if "first observed failure" in line:
             self._is_root = True
@@ -174,7 +174,7 @@ class PythonLog:
         return True
 
     def _name_timeout(self, rank: int, group: re.Match[str], line: str) -> None:
-        """Add the group to the last timeout of a rank: PyTorch states it in a later line."""
+        """Add the group to a rank's last timeout, because PyTorch logs the group in a later line."""
         index = self._unnamed.get(rank)
         if index is not None and "dump signal" not in line:
             timeout = self._out.timeouts[self._unnamed.pop(rank)]
@@ -183,7 +183,7 @@ class PythonLog:
     def _watchdog_rank(
         self, line: str, group: re.Match[str] | None, match: re.Match[str] | None
     ) -> int | None:
-        """Return the rank in the job of a watchdog's line; None if only its rank in a subgroup is known."""
+        """Return the job-wide rank in a watchdog's line; None if only the rank in a subgroup is known."""
         if prefix := _JOB_RANK.match(line):
             return int(prefix[1])
         if group is not None and not {group[1], group[2], group[3]}.intersection(_WORLD_GROUPS):
@@ -269,7 +269,7 @@ class PythonLog:
         return False
 
     def _expect_peers(self, first: int, pid: str) -> None:
-        """Note the ranks that the launcher of a process started, of which `first` is the lowest."""
+        """Record the number of ranks, if one launcher started `pid` and others; `first` is their lowest."""
         for pids in self._processes.values():
             if pid in pids:
                 self._out.expect(first + len(pids))
@@ -323,7 +323,7 @@ class PythonLog:
 
 
 def _group_text(group: re.Match[str]) -> str:
-    """Return the name of a group: its id may differ between ranks, its GUID does not."""
+    """Return the name of a group: its GUID, as its id may differ between ranks."""
     name = group[2] or group[1]
     return f"{name} ({group[3]})" if group[3] else name
 

@@ -1,4 +1,4 @@
-"""Reads Slurm's accounting: the output of `sacct -P`, `sacct --parsable` and `sacct --json`. Pure.
+"""Reads Slurm's accounting: the output of `sacct -P`, `sacct --parsable` and `sacct --json`. No I/O.
 
 Source of the format: SchedMD/slurm, doc/man/man1/sacct.1 and src/plugins/data_parser.
 """
@@ -19,14 +19,14 @@ _NAMES: Final = ("jobid", "state", "exitcode")
 
 
 class SlurmTable:
-    """The state of one file: the columns of the table that is being read."""
+    """The reader of one file, with the columns of the sacct table that it is reading."""
 
     def __init__(self, out: Observations) -> None:
         self._out = out
         self._columns: list[str] = []
 
     def take(self, line: str) -> bool:
-        """Add the step of a line; return whether the line belongs to a table of sacct."""
+        """Add the step in a line; return whether the line belongs to a table of sacct."""
         if "|" not in line:
             return False
         cells = [cell.strip() for cell in line.rstrip("\r\n").split("|")]
@@ -62,7 +62,7 @@ class SlurmTable:
 
 
 def _exit_code(row: Mapping[str, str]) -> tuple[int, int]:
-    """Return exit code and signal; DerivedExitCode holds them where ExitCode is 0."""
+    """Return (exit code, signal) of a row, from DerivedExitCode if ExitCode is 0."""
     for name in ("exitcode", "derivedexitcode"):
         match = re.fullmatch(r"(\d{1,5}):(\d{1,3})", row.get(name, ""))
         if match is not None and (match[1] != "0" or match[2] != "0"):
@@ -80,7 +80,7 @@ def _hosts(nodes: str) -> Iterator[str]:
 
 
 def read_slurm_json(data: bytes, out: Observations) -> None:
-    """Add the jobs and steps of `sacct --json`. Raises ValueError if the data is none."""
+    """Add the jobs and steps in the output of `sacct --json`. Raises ValueError for other data."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
@@ -136,7 +136,7 @@ def _json_code(value: Any) -> tuple[int, int]:
 
 
 def _json_memory(tres: Any) -> tuple[str, int | None]:
-    """Return host and task of the largest memory use of a step."""
+    """Return (host, task) of the largest memory use in a step."""
     requested = tres.get("requested") if isinstance(tres, dict) else None
     largest = requested.get("max") if isinstance(requested, dict) else None
     for entry in largest[:100] if isinstance(largest, list) else ():

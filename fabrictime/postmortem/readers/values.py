@@ -1,4 +1,4 @@
-"""Conversions of values from files that nobody checked: numbers in their range, printable short texts."""
+"""Converts unchecked values from files: numbers within their range, printable short texts."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _DIGITS: Final = re.compile(r"[+-]?\d{1,20}")
 
 
 def whole(value: Any, limit: int = NS_MAX) -> int | None:
-    """Return a whole number from 0 to `limit`, also from its decimal text; None for all else."""
+    """Return a whole number from 0 to `limit`, also from decimal text; None for any other value."""
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     return value if type(value) is int and 0 <= value <= limit else None
 
 
 def count(value: Any, limit: int = NS_MAX) -> int:
-    """Return a whole number as `whole` does, 0 instead of None."""
+    """Return a whole number as `whole` does, but 0 instead of None."""
     return whole(value, limit) or 0
 
 
 def real(value: Any, limit: float = 1e18) -> float:
-    """Return a number from 0 to `limit`; 0 for all else."""
+    """Return a number from 0 to `limit`; 0 for any other value."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value <= limit else 0.0
 
 
 def text(value: Any) -> str:
-    """Return a short printable text of a string or whole number; empty for all else."""
+    """Return a string or whole number as a short printable text; empty for any other value."""
     if type(value) is int and abs(value) <= NS_MAX:
         value = str(value)
     if not isinstance(value, str):
@@ -48,7 +48,7 @@ def members(value: Any, limit: int) -> tuple[int, ...]:
 
 
 def clean_function(name: str) -> str:
-    """Return a function's name in one form: `nccl:_all_gather_base`, AllGather are all_gather."""
+    """Return a function's normalized name: all_gather for `nccl:_all_gather_base` and AllGather."""
     lower = re.sub(r"[^a-z]", "", name.lower())
     return next((plain for part, plain in _FUNCTIONS if part in lower), name.strip().lower()[:40])
 

@@ -141,7 +141,9 @@ class Truth:
         return table
 
     def record(self, interval_s: float = 0.1) -> None:
-        """Keep a sample of all links every `interval_s` (at least 1 ms) until `stop`; 100,000 stay."""
+        """Store a sample of all links every `interval_s` (at least 1 ms) until `stop`; the last 100,000 are
+        kept.
+        """
         if not 0.001 <= interval_s <= 3600:
             raise ValueError(f"interval_s {interval_s}: expected 0.001 to 3600")
         self.stop()
@@ -217,7 +219,9 @@ class Truth:
     def likely_path_of(
         self, source: str, destination: str, sport: int, dport: int, protocol: Protocol = "udp"
     ) -> list[str]:
-        """Return the path of the kernel's route lookup, without packets, cached until a fault changes it."""
+        """Return a 5-tuple's path by route lookup in the kernel, without packets; cached until a fault
+        changes it.
+        """
         start, end = self._ends(source, destination, sport, dport, protocol)
         key = (start.nic, end.nic, sport, dport, protocol)
         with self._lock:
