@@ -880,6 +880,8 @@ class CollectiveFunction(StrEnum):
     RECEIVE = "RECEIVE"
     SEND_RECEIVE = "SEND_RECEIVE"
     WAIT = "WAIT"
+    GATHERV = "GATHERV"
+    SCATTERV = "SCATTERV"
 
 
 class KeptReason(StrEnum):

@@ -444,7 +444,7 @@ static bool is_split_valid(const struct ft_event *event) {
 
 /* Names of a newer profiler are unknown here, and no error. */
 static void clear_unknown(struct ft_event *event) {
-    if (event->function > FT_WAIT) event->function = FT_UNKNOWN_FUNCTION;
+    if (event->function > FT_SCATTERV) event->function = FT_UNKNOWN_FUNCTION;
     if (event->algorithm > FT_COPY_ENGINE) event->algorithm = FT_NO_ALGORITHM;
     if (event->protocol > FT_SIMPLE) event->protocol = FT_NO_PROTOCOL;
     event->tag &= ~(UINT64_C(1) << 63);

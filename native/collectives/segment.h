@@ -121,7 +121,9 @@ enum ft_function {
     FT_SEND,
     FT_RECEIVE,
     FT_SEND_RECEIVE,
-    FT_WAIT
+    FT_WAIT,
+    FT_GATHERV, /* as FT_GATHER, with a size of each rank's own */
+    FT_SCATTERV
 };
 
 enum ft_algorithm {
@@ -214,7 +216,7 @@ static inline bool ft_event_plausible(const struct ft_event *event, uint64_t now
     uint64_t end = event->end_raw_ns;
 
     if (event->kind <= FT_EVENT_NONE || event->kind > FT_EVENT_QUEUE_PAIR) return false;
-    if (event->function > FT_WAIT || event->algorithm > FT_COPY_ENGINE || event->protocol > FT_SIMPLE)
+    if (event->function > FT_SCATTERV || event->algorithm > FT_COPY_ENGINE || event->protocol > FT_SIMPLE)
         return false;
     if (event->communicator >= FT_COMMUNICATORS && event->communicator != UINT16_MAX) return false;
     if (event->peer < -1 || event->peer > FT_RANK_MAX) return false;

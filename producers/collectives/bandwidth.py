@@ -20,7 +20,7 @@ _BITS: Final = 8
 _NS_PER_S: Final = 1e9
 _F = CollectiveFunction
 _WHOLE: Final = (_F.BROADCAST, _F.REDUCE, _F.SEND, _F.RECEIVE, _F.SEND_RECEIVE)
-_FROM_EACH: Final = (_F.ALL_GATHER, _F.GATHER, _F.SCATTER)
+_FROM_EACH: Final = (_F.ALL_GATHER, _F.GATHER, _F.GATHERV, _F.SCATTER, _F.SCATTERV)
 _TO_EACH: Final = (_F.REDUCE_SCATTER, _F.ALL_TO_ALL)
 _COUNT_PARTS: Final = (CollectiveSource.NCCL, CollectiveSource.RCCL)
 

@@ -61,10 +61,12 @@ def test_collectives_have_one_number_at_all_ranks(whole: list[Process]) -> None:
         ]
         for process in whole
     ]
-    assert [number for number, *_ in kinds[0]] == list(range(15))
+    assert [number for number, *_ in kinds[0]] == list(range(17))
     assert all(each == kinds[0] for each in kinds[1:])
     assert [event[4] for event in whole[0].ended(ALL_REDUCE)] == [256, 256]
     assert [event[4] for event in whole[0].ended(ALL_TO_ALL)] == [1024, 1024]
+    assert [event[4] for event in whole[0].ended(GATHERV)] == [256]
+    assert [event[4] for event in whole[0].ended(SCATTERV)] == [1024]
 
 
 def test_both_ends_of_a_message_have_one_number(whole: list[Process]) -> None:

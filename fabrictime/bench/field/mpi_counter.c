@@ -13,7 +13,8 @@
 enum { FUNCTIONS = 16 };
 static const char *const names[FUNCTIONS] = {
     "UNKNOWN", "ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "BROADCAST", "REDUCE", "ALL_TO_ALL",
-    "GATHER",  "SCATTER",    "SCAN",       "BARRIER",        "SEND",      "RECEIVE"};
+    "GATHER",  "SCATTER",    "SCAN",       "BARRIER",        "SEND",      "RECEIVE",
+    "GATHERV", "SCATTERV"};
 enum function {
     ALL_REDUCE = 1,
     ALL_GATHER,
@@ -26,7 +27,9 @@ enum function {
     SCAN,
     BARRIER,
     SEND,
-    RECEIVE
+    RECEIVE,
+    GATHERV,
+    SCATTERV
 };
 static unsigned long long operations[FUNCTIONS], bytes_of[FUNCTIONS];
 
@@ -156,14 +159,14 @@ PASS(Gather, (FROM, int many, MPI_Datatype kind, int root, MPI_Comm comm), (GIVE
      count(GATHER, comm, BLOCK))
 PASS(Gatherv, (FROM, const int counts[], const int starts[], MPI_Datatype kind, int root, MPI_Comm comm),
      (GIVEN, counts, starts, kind, root, comm),
-     count(GATHER, comm, in == MPI_IN_PLACE ? bytes(counts[root], kind) : bytes(number, type)))
+     count(GATHERV, comm, in == MPI_IN_PLACE ? bytes(counts[root], kind) : bytes(number, type)))
 PASS(Scatter, (FROM, int many, MPI_Datatype kind, int root, MPI_Comm comm), (GIVEN, many, kind, root, comm),
      count(SCATTER, comm, (AT(root) ? bytes(number, type) : bytes(many, kind)) * size_of(comm)))
 PASS(Scatterv,
      (const void *in, const int counts[], const int starts[], MPI_Datatype type, void *out, int many,
       MPI_Datatype kind, int root, MPI_Comm comm),
      (in, counts, starts, type, out, many, kind, root, comm),
-     count(SCATTER, comm,
+     count(SCATTERV, comm,
            AT(root) ? bytes(sum(counts, size_of(comm)), type) : bytes(many, kind) * size_of(comm)))
 
 static void write_counts(void) {

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from schemas.records import CollectiveFunction
+from schemas.records import CollectiveFunction as _F
 from streams.diagnosis.job.arrivals import (
     Arrivals,
     Bools,
@@ -33,10 +33,10 @@ from streams.diagnosis.rules import CLOCK_FLOOR_NS, NEVER_NS
 
 Kind = tuple[int, int, int]
 """Number of ranks of the communicator, index of the function, binary logarithm of the bytes."""
-_SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
-_IS_PAIRED: Final = is_one_of(CollectiveFunction.SEND, CollectiveFunction.RECEIVE)
-_IS_DOWN: Final = is_one_of(CollectiveFunction.BROADCAST, CollectiveFunction.SCATTER)
-_IS_UP: Final = is_one_of(CollectiveFunction.REDUCE, CollectiveFunction.GATHER, CollectiveFunction.SCAN)
+_SEND: Final = FUNCTIONS.index(_F.SEND)
+_IS_PAIRED: Final = is_one_of(_F.SEND, _F.RECEIVE)
+_IS_DOWN: Final = is_one_of(_F.BROADCAST, _F.SCATTER, _F.SCATTERV)
+_IS_UP: Final = is_one_of(_F.REDUCE, _F.GATHER, _F.GATHERV, _F.SCAN)
 """Whether only the root waits for the others, by index of the function; `_IS_DOWN`: only they for it."""
 _MIX: Final = tuple(
     np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)

@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from schemas.records import CollectiveFunction, DiagnosisEvidence, RankCondition, Verdict
+from schemas.records import CollectiveFunction as _F
+from schemas.records import DiagnosisEvidence, RankCondition, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text
 from streams.diagnosis.base import Candidate, Case, observation
@@ -20,10 +21,9 @@ from streams.diagnosis.symptoms import Symptom, Symptoms
 from streams.diagnosis.verdicts.surroundings import health_evidence, hosts_down
 from streams.runtime.units import NS_PER_MS
 
-EQUAL_BYTES: Final = tuple(
-    FUNCTIONS.index(function)
-    for function in (CollectiveFunction.ALL_REDUCE, CollectiveFunction.BROADCAST, CollectiveFunction.REDUCE)
-)
+EQUAL_BYTES: Final = [
+    FUNCTIONS.index(function) for function in (_F.ALL_REDUCE, _F.BROADCAST, _F.REDUCE, _F.GATHER, _F.SCATTER)
+]
 """Indices of the functions whose messages have the same size at all ranks."""
 TOGETHER_NS: Final = 20 * NS_PER_MS
 """Time within which deaths count as one: processes of one host die together."""

@@ -34,6 +34,8 @@ static void collectives(MPI_Comm comm) {
     MPI_Reduce_scatter_block(in, out, COUNT, MPI_INT, MPI_SUM, comm);
     MPI_Gather(in, COUNT, MPI_INT, out, rank ? 0 : COUNT, rank ? MPI_DATATYPE_NULL : MPI_INT, 0, comm);
     MPI_Scatter(in, COUNT, MPI_INT, out, COUNT, MPI_INT, 0, comm);
+    MPI_Gatherv(in, COUNT, MPI_INT, out, counts, starts, MPI_INT, 0, comm);
+    MPI_Scatterv(in, counts, starts, MPI_INT, out, COUNT, MPI_INT, 0, comm);
     MPI_Scan(in, out, COUNT, MPI_INT, MPI_SUM, comm);
     MPI_Iallreduce(in, out, COUNT, MPI_INT, MPI_SUM, comm, &request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);
