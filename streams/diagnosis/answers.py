@@ -22,7 +22,8 @@ HEALTHY_NS: Final = 3 * NS_PER_S
 CLEAR_RATIO: Final = 1.5
 """Ratio of a job's time to its baseline from which on it is clearly slow: its answer is named at once."""
 GAP_NS: Final = 10 * NS_PER_S
-"""Time for which a slow job keeps its answer although nothing explains it, as `CAUSE_GAP_NS`."""
+"""Time for which a slow job keeps its answer although nothing explains it, as `CAUSE_GAP_NS`; and for which a
+clearly slow one that is HEALTHY otherwise keeps a cause that is still seen."""
 NEEDED_NS: Final = {Verdict.UNKNOWN: GAP_NS, Verdict.HEALTHY: HEALTHY_NS}
 """Time for which an answer must be the best before it replaces another one; others need `LASTING_NS`."""
 CERTAIN: Final = (Verdict.DEAD_RANK, Verdict.PROGRAM_MISMATCH)
@@ -130,7 +131,13 @@ class Answers:
         rivals = {rival} if same is not None else {rival, NO_EVIDENCE}
         self._since_ns = {key: min(self._since_ns.get(key, end_ns), end_ns) for key in rivals}
         has_evidence = end_ns - self._since_ns.get(NO_EVIDENCE, end_ns) < GAP_NS
-        return has_evidence and end_ns - self._since_ns[rival] < NEEDED_NS.get(best.verdict, LASTING_NS)
+        needed_ns = _needed_ns(best.verdict, same is not None and is_clear)
+        return has_evidence and end_ns - self._since_ns[rival] < needed_ns
+
+
+def _needed_ns(verdict: Verdict, is_seen: bool) -> int:
+    """Return how long an answer must be the best one; `is_seen`: a cause of a clearly slow job still is."""
+    return GAP_NS if is_seen and verdict == Verdict.HEALTHY else NEEDED_NS.get(verdict, LASTING_NS)
 
 
 def _replaces_at_once(best: Candidate, answer: Candidate, is_clear: bool) -> bool:

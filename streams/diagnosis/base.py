@@ -28,8 +28,7 @@ def observation(
     text: str,
     at_ns: int | None = None,
 ) -> DiagnosisEvidence:
-    """Return one piece of evidence. `quantity` includes its unit; `expected` is the value of comparable
-    subjects."""
+    """Return a piece of evidence. `quantity` includes its unit; `expected` is that of comparable subjects."""
     return {
         "topic": topic,
         "subject": subject,

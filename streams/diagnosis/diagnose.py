@@ -94,20 +94,17 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
         note(("operation", case.ranks.total), case.operation_ns)
     if case.operation_bytes is not None:
         note(("bytes", case.ranks.total), case.operation_bytes)
+        note(("largest bytes", case.ranks.total), case.largest_bytes)
     if work.bus_bps:
         note(("bus",), 1 / work.bus_bps)
     if (work.times.observed > 0).any():
         note(("launch", case.ranks.total), case.share_of(work.times.launch))
         note(("wait", case.ranks.total), case.wait_share)
-    _note_own_times(case)
-    note_nics(case)
-    job.baselines.end_interval()
-
-
-def _note_own_times(case: Case) -> None:
     if case.own_ns is not None:
         for rank, ns in zip(case.members, case.own_ns.tolist(), strict=True):
-            case.job.baselines.note(("own", rank.number), ns)
+            note(("own", rank.number), ns)
+    note_nics(case)
+    job.baselines.end_interval()
 
 
 def _longest_wait(case: Case) -> tuple[int, int, int]:

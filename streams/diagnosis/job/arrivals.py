@@ -21,8 +21,7 @@ _MAX_RADIX: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Rows sorted into groups. `group`: group of each row; `order`: row numbers sorted by group, then by
-    value."""
+    """Rows sorted into groups. `group`: group of each row; `order`: row numbers by group, then value."""
 
     group: Ints
     order: Ints

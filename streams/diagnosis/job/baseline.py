@@ -60,8 +60,7 @@ class Baselines:
         return baseline is not None and baseline.restored
 
     def note(self, key: Hashable, value: float) -> None:
-        """Add an interval's value of a quantity. If memory is full, the quantity noted longest ago is
-        dropped."""
+        """Add an interval's value of a quantity. If memory is full, drop the quantity noted longest ago."""
         baseline = self._baselines.setdefault(key, _Baseline(self._interval))
         self._baselines.move_to_end(key)
         if self._restored and isinstance(key, tuple) and baseline.best is None:

@@ -24,8 +24,7 @@ REGULAR = 0.8
 
 
 class Iterations(NamedTuple):
-    """Iterations of one rank. `period`: operations per iteration; `length_ns`: their mean length, so that a
-    single long one counts."""
+    """Iterations of one rank. `period`: operations per iteration; `length_ns`: mean length of one."""
 
     period: int
     length_ns: float

@@ -73,8 +73,7 @@ def moving_of(
 
 
 def _end_before(rows: Rows, rank: Ints, end: Floats) -> Floats:
-    """Return the end of the preceding operation of the row's rank and communicator; NaN if that is not
-    known."""
+    """Return the end of the preceding operation of each row's rank and communicator; NaN: unknown."""
     end_before = np.full(len(rows), np.nan)
     if len(rows) < 2:
         return end_before

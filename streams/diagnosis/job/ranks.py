@@ -139,8 +139,7 @@ def _communicators(claims: Claims, replaced: frozenset[tuple[str, str, str]]) ->
 def _losers(
     ranks: Ranks, communicator: str, rank: int, claims: list[Process], begin_ns: int
 ) -> set[tuple[str, str, str]]:
-    """Return the processes that a newer one has replaced as a rank; record a conflict if two living ones
-    claim it."""
+    """Return processes that newer ones replaced as a rank; record a conflict if two living ones claim it."""
     ordered = sorted(
         claims, key=lambda process: (not process.newest.ended, process.newest.end_ns, process.key)
     )

@@ -172,8 +172,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
 
 
 def _places(processes: list[int], column: Rows) -> Ints:
-    """Return the index of each row's process in `processes`; -1 if it is missing. Fast if equal rows are
-    adjacent."""
+    """Return the index in `processes` of each row's process, or -1. Fast if equal rows are adjacent."""
     if not len(column):
         return np.empty(0, np.int64)
     starts = np.append(0, np.flatnonzero(column[1:] != column[:-1]) + 1)
@@ -213,8 +212,7 @@ def _taken(rows: Rows, selected: Ints) -> Rows:
 
 
 def _by_begin(begin: Rows, end: Rows) -> Ints:
-    """Return row numbers sorted by begin, then end, then row. Only rows with equal begins are fully
-    sorted."""
+    """Return row numbers sorted by begin, then end, then row. Only equal begins are fully sorted."""
     order = np.argsort(begin)
     ordered = begin[order]
     same = ordered[1:] == ordered[:-1]
@@ -239,8 +237,7 @@ def _is_first(keys: Ints) -> Bools:
 
 
 def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
-    """Return, for each running operation, whether it must have ended because a later one of the same order
-    has."""
+    """Return whether each running operation must have ended, because a later one of its order has."""
     never = rows[:, Op.END] == NEVER_NS
     has_ended = np.zeros(len(rows), bool)
     if not never.any():

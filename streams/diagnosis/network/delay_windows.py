@@ -120,16 +120,15 @@ class DelayWindows:
         windows_of_nics = [self._nics[nic].windows.values() for nic in nics if nic in self._nics]
         return max((window.end_ns for windows in windows_of_nics for window in windows), default=None)
 
-    def among(
+    def of_nics(
         self, nics: Collection[str], begin_ns: int, end_ns: int
     ) -> Iterator[tuple[str, str, PairDelay]]:
-        """Yield (NIC, peer, delays) for the windows between the given NICs that overlap an interval."""
+        """Yield (NIC, peer, delays) for the given NICs' windows that overlap an interval."""
         for nic in nics:
             for window in self._of(nic, begin_ns, end_ns):
                 for peer, paths in window.peers.items():
-                    if peer in nics:
-                        for delay in paths:
-                            yield nic, peer, delay
+                    for delay in paths:
+                        yield nic, peer, delay
 
     def _of(self, nic: str, begin_ns: int, end_ns: int) -> list[_Window]:
         """Return the windows of a NIC that overlap an interval, in order."""

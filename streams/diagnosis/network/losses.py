@@ -1,10 +1,11 @@
-"""Loss rates of links between switches, measured by the probes among a job's NICs.
+"""Loss rates of links between switches, and of NICs, measured by the probes of a job's NICs.
 
 The links service decides within seconds, so it ignores results from hosts short of CPU and from paths with
 queues. If it ignores all results, it names no link. Here such results count, over a longer time, and paths
 that do not cross a link serve as its control:
 
-- A host that is late loses probes on all of its paths, so its losses are attributed to its own cable.
+- A host that is late loses probes on all of its paths, so its losses are attributed to its NIC. They prove
+  a fault only if the NIC's flows send packets again, too, and the job's other flows do not.
 - A full queue loses packets too. A path's window counts only if its greatest delay is far below that of the
   others, so that no queue near it was full.
 """
@@ -50,6 +51,8 @@ MIN_ELSEWHERE: Final = 50
 class LossyLink:
     """A cable that loses packets. `links`: directed links of this cable that the same paths cross."""
 
+    nic: str
+    """The NIC that loses them, by its cable; empty between switches."""
     cable: str
     links: tuple[str, ...]
     candidates: tuple[str, ...]
@@ -70,8 +73,8 @@ class _Rows:
     names: list[str]
     rows: Int32s
     """[P, width] elements, as `find_lossy` takes them."""
-    edges: set[int]
-    """NICs and the links next to them."""
+    edges: dict[int, str]
+    """Maps NICs, and the links next to them, to the NIC."""
     route: Int32s
     """[W] index of the route of each window."""
     begin_ns: Floats
@@ -84,7 +87,7 @@ class _Rows:
 
 
 def lossy_links(network: NetworkView, nics: set[str], end_ns: int) -> list[LossyLink]:
-    """Return the links between switches that lose probes among the given NICs, the worst first.
+    """Return the links between switches, and the given NICs, that lose probes of these NICs; the worst first.
 
     If workers are behind, the period ends at the newest window instead of `end_ns`.
     """
@@ -103,10 +106,9 @@ def lossy_links(network: NetworkView, nics: set[str], end_ns: int) -> list[Lossy
     is_link = np.array([element not in table.edges for element in range(len(table.names))])
     links = []
     for lossy in find_lossy(table.rows, lost.astype(np.int64), requests, is_link):
-        if is_link[lossy.element]:
-            link = _lossy(table, lossy, lost, requests, begin_ns)
-            if link is not None:
-                links.append(link)
+        link = _lossy(table, lossy, lost, requests, begin_ns)
+        if link is not None and (not link.nic or link.nic in nics):
+            links.append(link)
     return links
 
 
@@ -125,9 +127,12 @@ def _lossy(table: _Rows, lossy: Lossy, lost: Floats, requests: Floats, from_ns: 
     # The begin of the losses by cumulative sums (Page 1954): from it on, most is lost above half of the rate.
     excess = lost_at - lossy.rate / 2 * np.bincount(at, table.requests[over], len(begins_ns))
     since_ns = begins_ns[int(np.argmax(excess[::-1].cumsum()[::-1]))]
-    same = [table.names[e] for e in (lossy.element, *lossy.aliased) if e not in table.edges]
+    nic = table.edges.get(lossy.element, "")
+    elements = table.edges if nic else (lossy.element, *lossy.aliased)
+    same = [table.names[e] for e in elements if table.edges.get(e, "") == nic and table.names[e] != nic]
     cable = cable_id(same[0])
     return LossyLink(
+        nic,
         cable,
         tuple(sorted(link for link in same if cable_id(link) == cable)),
         tuple(sorted({cable_id(link) for link in same} - {cable})),
@@ -144,16 +149,16 @@ def _rows_of(network: NetworkView, nics: set[str], begin_ns: int, end_ns: int) -
     index = {"": NOTHING}
     routes: dict[tuple[str, str, Links, Links], int] = {}
     paths: dict[tuple[str, str, int], tuple[int, int] | None] = {}
-    edges: set[int] = set()
+    edges: dict[int, str] = {}
     windows: list[tuple[int, int, int, int, int, float, float]] = []
-    for nic, peer, delay in network.probed.among(sorted(nics), begin_ns, end_ns):
+    for nic, peer, delay in network.probed.of_nics(sorted(nics), begin_ns, end_ns):
         key = nic, peer, delay.path
         if key not in paths:
             out, back = network.routes.of_probe(*key)
             route_number = routes.setdefault((nic, peer, out, back), len(routes)) if out and back else None
             paths[key] = None if route_number is None else (route_number, len(paths))
-            for link in (nic, peer, *out[:1], *out[-1:], *back[:1], *back[-1:]):
-                edges.add(index.setdefault(link, len(index)))
+            for end, links in ((nic, (*out[:1], *back[-1:])), (peer, (*out[-1:], *back[:1]))):
+                edges |= {index.setdefault(element, len(index)): end for element in (end, *links)}
         place = paths[key]
         if place is not None and delay.rtt_p99_ns is not None and delay.rtt_min_ns is not None:
             sent = delay.samples + delay.lost

@@ -56,8 +56,7 @@ def marks_of(case: Case, pair: NicPair) -> list[Marks]:
 
 
 def usual_share(case: Case, pair: NicPair, dscp: int) -> float | None:
-    """Return the median share of marked probes of a class over the job's other pairs; None if there are no
-    such probes."""
+    """Return the median share of a class's marked probes over the job's other pairs; None without probes."""
     shares = [
         marks.share
         for key in sorted(case.traffic.pairs)[:MAX_PAIRS]
@@ -69,8 +68,7 @@ def usual_share(case: Case, pair: NicPair, dscp: int) -> float | None:
 
 
 def links_of_marks(case: Case, pair: NicPair, marks: Marks) -> Links:
-    """Return the links, in order, that the marked path crosses and no unmarked path of the job's pairs
-    does."""
+    """Return the links, in order, that the marked path crosses and no unmarked path of the job does."""
     route = case.network.routes.of_flow(pair.nic, pair.peer, marks.path, 0)
     unmarked: set[str] = set()
     for key in sorted(case.traffic.pairs)[:MAX_PAIRS]:

@@ -7,6 +7,7 @@ link, delays of a pair, flows between two NICs, limits of a flow, failed checks 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
@@ -39,6 +40,7 @@ from schemas.records import (
 )
 from streams.diagnosis.network.delay_windows import DelayWindows, PairDelay
 from streams.diagnosis.rules import KEEP_NS, MAX_RECORDS
+from streams.runtime.units import NS_PER_S
 
 Links = tuple[str, ...]
 T = TypeVar("T")
@@ -47,6 +49,7 @@ OPEN_NS: Final = 2**62
 """The end of an episode that has not ended."""
 EPISODES_KEPT: Final = 64
 """Largest number of episodes kept per subject."""
+RESENT_KEPT_NS: Final = 15 * NS_PER_S
 
 
 class Routes(Protocol):
@@ -162,6 +165,7 @@ class NetworkView:
         self._on_link: dict[str, set[str]] = defaultdict(set)
         self.probed = DelayWindows(nics)
         self._flows: dict[str, dict[str, tuple[int, Flow]]] = defaultdict(dict)
+        self._resent: dict[tuple[str, str], tuple[int, float]] = {}
         self._decisions: OrderedDict[str, Decision] = OrderedDict()
         self._actions: OrderedDict[tuple[str, str], ActionReport] = OrderedDict()
         self._alerts: OrderedDict[str, Alert] = OrderedDict()
@@ -207,6 +211,7 @@ class NetworkView:
         if record["whole"]:
             _drop_unlisted(flows, {row["flow_id"] for row in record["flows"]}, at_ns)
         for flow in record["flows"]:
+            self._note_resent(flow, at_ns)
             seen_ns, former = flows.get(flow["flow_id"], (at_ns, None))
             if seen_ns > at_ns:
                 continue
@@ -218,6 +223,16 @@ class NetworkView:
                 flows[flow["flow_id"]] = (at_ns, flow)
         while len(flows) > MAX_RECORDS:
             del flows[next(iter(flows))]
+
+    def _note_resent(self, flow: Flow, at_ns: int) -> None:
+        if flow["retransmits"] and flow["peer"]:
+            pair = flow["nic"], flow["peer"]
+            self._resent[pair] = at_ns, self.resent(pair, at_ns) + flow["retransmits"]
+
+    def resent(self, pair: tuple[str, str], at_ns: int) -> float:
+        """Return how many packets a pair's flows sent again; each counts 1/e after `RESENT_KEPT_NS`."""
+        resent_ns, count = self._resent.get(pair, (at_ns, 0.0))
+        return count * math.exp(min(0.0, (resent_ns - at_ns) / RESENT_KEPT_NS))
 
     def take_routes(self, record: FlowRoutes) -> None:
         """Add the routes of a pair's flows."""
@@ -273,6 +288,7 @@ class NetworkView:
                 del flows[name]
             if not flows:
                 del self._flows[host]
+        self._resent = {pair: resent for pair, resent in self._resent.items() if resent[0] >= oldest_ns}
         self._forget_health(oldest_ns)
         _drop(self._decisions, lambda decision: max(decision["expires_at_ns"], decision["at_ns"]) < oldest_ns)
         _drop(self._alerts, lambda alert: alert["cleared_ns"] is not None and alert["cleared_ns"] < oldest_ns)

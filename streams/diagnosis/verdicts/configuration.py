@@ -90,8 +90,7 @@ def _times_slower(some: list[NicPair], others: list[NicPair]) -> float:
 
 
 def delay_mismatch(case: Case) -> Iterator[Candidate]:
-    """Explain in-band delays far above those of probes that see no queue: the settings of the data are
-    wrong."""
+    """Explain in-band delays far above those of probes that see no queue: the data's settings are wrong."""
     pairs = [p for p in case.traffic.measured if p.source in ("queue pair", "transfer")]
     excess = {p.key: pair_excess for p in pairs if (pair_excess := _excess(case, p)) is not None}
     wrong = [p for p in pairs if p.key in excess and _is_wrong(case, excess[p.key])]
@@ -157,7 +156,8 @@ class _Settings(NamedTuple):
 
 
 def _settings_of(case: Case, nics: list[str]) -> _Settings:
-    failures = [failure for nic in nics for failure in _class_failures(case, host_of(nic))]
+    checks = [check for nic in nics for check in case.network.failed_checks(host_of(nic))]
+    failures = [check for check in checks if any(part in check["check"] for part in CLASS_CHECKS)]
     outliers = list(filter(None, (_odd_class(case, nic) for nic in nics)))
     classes = outliers or list(filter(None, (_unprobed_class(case, nic) for nic in nics)))
     return _Settings(failures, any(_is_roce_v1(case, nic) for nic in nics), bool(outliers), classes)
@@ -182,8 +182,7 @@ def _odd_class(case: Case, name: str) -> DiagnosisEvidence | None:
 
 
 def _unprobed_class(case: Case, name: str) -> DiagnosisEvidence | None:
-    """Return the DSCP of a NIC's RDMA data if its probes have other DSCPs, so that they measure another
-    queue."""
+    """Return the DSCP of a NIC's RDMA data if its probes have other DSCPs and measure another queue."""
     own = _data_dscp(case, name)
     probed = sorted(
         {
@@ -238,8 +237,7 @@ def _is_wrong(case: Case, excess: tuple[float, float]) -> bool:
 
 
 def _common_nic(pairs: list[NicPair], wrong: list[NicPair]) -> str | None:
-    """Return the NIC that all mismatched pairs share, if nearly all of its pairs are mismatched; else
-    None."""
+    """Return the NIC that all mismatched pairs share, if nearly all of its pairs are mismatched, or None."""
     every = Counter(nic for p in pairs for nic in p.key)
     bad = Counter(nic for p in wrong for nic in p.key)
     nics = [
@@ -248,14 +246,6 @@ def _common_nic(pairs: list[NicPair], wrong: list[NicPair]) -> str | None:
         if bad[nic] >= NIC_SHARE * len(wrong) and bad[nic] >= NIC_SHARE * every[nic] and bad[nic] >= 2
     ]
     return nics[0] if nics and len(nics) == 1 else None
-
-
-def _class_failures(case: Case, host: str) -> list[AuditResult]:
-    return [
-        failure
-        for failure in case.network.failed_checks(host)
-        if any(part in failure["check"] for part in CLASS_CHECKS)
-    ]
 
 
 def _is_roce_v1(case: Case, name: str) -> bool:

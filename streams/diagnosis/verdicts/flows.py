@@ -136,8 +136,7 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
 
 
 def _slow_by_probes(case: Case) -> tuple[float, float, NicPair] | None:
-    """Return the greatest delay of a pair's probes, the median pair's, ns, and the pair; None if many pairs
-    are slow."""
+    """Return the greatest and the median delay of pairs' probes, ns, and the pair; None if many are slow."""
     pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:512]]
     delays = [(probes.worst_ns, pair) for pair in pairs if (probes := case.probes(pair)) and probes.worst_ns]
     if len(delays) < 3:
@@ -351,8 +350,7 @@ def _queue_text(case: Case, queue: _Queue, pairs: list[NicPair]) -> str:
 
 
 def _queue_evidence(case: Case, queue: _Queue) -> Iterator[DiagnosisEvidence]:
-    """Yield the delay of a queue, its senders, the CE marks with the class whose queue it is, and the job's
-    time."""
+    """Yield a queue's delay, its senders, the CE marks with the class that is queued, and the job's time."""
     link, window, delay_us = queue.link, queue.newest, queue.delay_ns / 1e3
     yield observation(CONTENTION.name, link, "delay_us", delay_us, None, window["text"], queue.begin_ns)
     text = f"{queue.share:.0%} of the link's traffic is of {queue.names}"
@@ -371,8 +369,7 @@ def others_share(case: Case, window: ContentionWindow) -> float:
 
 
 def contention_by_marks(case: Case) -> Iterator[Candidate]:
-    """Explain the slowest pair by a queue that CE-marks its probes, if no contention window names that
-    queue."""
+    """Explain the slowest pair by a queue that CE-marks its probes and has no contention window."""
     if not case.outliers:
         return
     worst = case.outliers[0]
@@ -535,8 +532,7 @@ def _queued_by_own(case: Case) -> dict[str, list[ContentionWindow]]:
 
 
 def _costs_time(case: Case, link: str, own: list[ContentionWindow]) -> bool:
-    """Return whether an uneven link can cost time: a single flow cannot fill a link, unless its queue is
-    long."""
+    """Return whether an uneven link can cost time: one flow cannot fill a link without a long queue."""
     sharing = sum(
         link in case.traffic.routes.get(flow["flow_id"], ())
         for pair in case.traffic.crossing([link])[0]

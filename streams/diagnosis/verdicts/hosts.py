@@ -95,8 +95,7 @@ def _waiting_host(
 
 
 def _standing_out(case: Case, values: Floats, limit: float) -> tuple[list[int], float, float]:
-    """Return one host's ranks that wait much longer than others, by position, and the shares of both
-    groups."""
+    """Return the ranks of a host that wait much longer, by position, and the shares of both groups."""
     busy = np.maximum(case.work.times.busy, 1.0)
     share = values / busy
     if len(share) < 2:
@@ -190,8 +189,7 @@ def _is_shared(case: Case, nic: str) -> bool:
 
 
 def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by a host that limits its flows, according to their own reports or contention
-    windows."""
+    """Explain lost time by a host that limits its flows, by their reports or by contention windows."""
     by_end: dict[tuple[Verdict, str], list[DiagnosisEvidence]] = defaultdict(list)
     begins: dict[tuple[Verdict, str], int] = {}
     for flow in case.traffic.flows.values():
@@ -256,8 +254,7 @@ def _limited_host(
 
 
 def _limit_of(flow: Flow) -> tuple[Verdict | None, float]:
-    """Return the end that limited a flow, if any, and the share of the interval in which it had data to
-    send."""
+    """Return the end that limited a flow, if any, and the share of the time in which it had data to send."""
     busy = 1.0 if flow["busy_share"] is None else flow["busy_share"]
     limit = flow["rate_limit_bps"]
     paced = limit is not None and flow["rate_bps"] >= 0.85 * limit

@@ -45,8 +45,7 @@ def _host_of_share(
 
 
 def _network_at(case: Case, places: list[int]) -> float:
-    """Return by how much the share of time in which these ranks moved data exceeds that of the other
-    ranks."""
+    """Return by how much these ranks' share of time for moving data exceeds that of the other ranks."""
     times = case.work.times
     observed = np.maximum(times.observed, 1.0)
     share = times.network_late / observed

@@ -41,6 +41,8 @@ known."""
 HEAVY_LOSS: Final = 0.005
 """Share of lost packets that stalls a transport: if one of 200 packets is lost, go-back-N repeats a window
 for it."""
+MIN_RESENT, RESENT_TIMES = 8.0, 4.0
+"""Mean number of packets sent again per pair that shows losses, and its least multiple of that elsewhere."""
 _VERDICTS: Final = {
     LinkState.DOWN: Verdict.DEAD_LINK,
     LinkState.GREY: Verdict.GREY_LINK,
@@ -76,12 +78,15 @@ def faulty_links(case: Case) -> Iterator[Candidate]:
 
 
 def links_with_losses(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by links that lose probes of the job's NICs, if the links service names no such
-    link."""
+    """Explain lost time by links and NICs that lose probes of the job, if the links service names none."""
     if not case.is_slow and case.stuck is None:
         return
     for lossy in lossy_links(case.network, case.traffic.nics, case.end_ns):
         pairs, certain = case.traffic.crossing(lossy.links)
+        if lossy.nic:
+            pairs, certain = [pair for pair in case.traffic.pairs.values() if lossy.nic in pair.key], True
+            if not _send_again(case, pairs):
+                continue
         if pairs and not case.network.episodes([lossy.cable], case.begin_ns, case.end_ns):
             yield _link_with_losses(case, lossy, pairs, certain)
 
@@ -114,6 +119,16 @@ def _link_with_losses(case: Case, lossy: LossyLink, pairs: list[NicPair], certai
         pairs=keys_of(pairs),
         symptoms={Symptom.CROSSED: certain, Symptom.AMBIGUOUS: bool(lossy.candidates)},
     )
+
+
+def _send_again(case: Case, pairs: list[NicPair]) -> bool:
+    """Return whether flows of these pairs send packets again, far more than the job's other flows."""
+    others = [pair for key, pair in case.traffic.pairs.items() if key not in keys_of(pairs)]
+    here, elsewhere = (
+        sum(case.network.resent(pair.key, case.end_ns) for pair in some) / max(1, len(some))
+        for some in (pairs, others)
+    )
+    return here >= max(MIN_RESENT, RESENT_TIMES * elsewhere)
 
 
 def _network_share(case: Case) -> DiagnosisEvidence:
@@ -245,8 +260,7 @@ def _fault_evidence(
 
 
 def _estimate(case: Case, record: LinkHealth) -> float:
-    """Return the assumed share of the job's time that a fault of a crossed link costs, if no baseline is
-    known."""
+    """Return the share of the job's time that a crossed link's fault is assumed to cost if none is known."""
     estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
     if record["loss_rate"] is not None and record["max_packet_bytes"] is None:
         estimate *= min(1.0, record["loss_rate"] / HEAVY_LOSS)
