@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -268,6 +269,28 @@ def test_more_bytes_are_not_called_computing() -> None:
     assert any("3.0 times the bytes" in answer["text"] for answer in found)
 
 
+class Uneven(Job):
+    """A job whose ranks may send different amounts: once it has grown, rank 2 sends five times as much."""
+
+    has_grown = False
+
+    def _operation(self, rank: int, *times: Any) -> dict[str, Any]:
+        row = super()._operation(rank, *times) | {"function": "ALL_TO_ALL"}
+        return row | {"bytes": 5 * row["bytes"]} if self.has_grown and rank == 2 else row
+
+
+def test_a_collective_is_as_slow_as_its_largest_sender_makes_it() -> None:
+    """The mean grows 1.5 times only, and the job takes 2.5 times as long."""
+    job = Uneven(queue_pairs=False)
+    world = World(job)
+    world.learn(8)
+    job.has_grown = True
+    job.network = lambda rank, at: 40.0 * MS
+    answers = [world.step() for _ in range(5)]
+    assert {answer["verdict"] for answer in answers} == {Verdict.HEALTHY}
+    assert any("1.5 times the bytes of the baseline, at one rank 5.0 times" in one["text"] for one in answers)
+
+
 def test_a_job_as_fast_as_its_baseline_has_no_cause() -> None:
     world = World(Job())
     world.learn()
@@ -287,3 +310,18 @@ def test_a_short_collision_is_a_possible_cause_that_names_the_other_job() -> Non
     named = [other for other in found["alternatives"] if other["verdict"] == Verdict.CONTENTION]
     assert named, found["text"]
     assert "job other" in named[0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("is_clear", "is_seen", "kept_s"), [(True, True, 11), (True, False, 4), (False, True, 4)]
+)
+def test_a_clearly_slow_job_keeps_a_cause_that_is_still_seen(
+    is_clear: bool, is_seen: bool, kept_s: int
+) -> None:
+    answers = Answers()
+    ranked = [HEALTHY, GREY] if is_seen else [HEALTHY]
+    answers.settle(GREY, [GREY], None, 0, is_clear=is_clear)
+    verdicts = [
+        answers.settle(HEALTHY, ranked, None, at_s * S, is_clear=is_clear).verdict for at_s in range(1, 20)
+    ]
+    assert verdicts.index(Verdict.HEALTHY) + 1 == kept_s

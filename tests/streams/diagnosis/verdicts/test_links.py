@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from producers.trace.route_names import NamedPath
@@ -322,6 +324,21 @@ def test_lost_probes_name_a_link_where_the_links_service_names_none() -> None:
     assert found["verdict"] == Verdict.GREY_LINK
     assert found["evidence"][0]["topic"] == "fabric.link-health", "the links service knows it now"
     assert [each["verdict"] for each in found["alternatives"]].count(Verdict.GREY_LINK) == 0
+
+
+@pytest.mark.parametrize("resending", [(), (1, 2), range(8)])
+def test_a_nic_that_loses_probes_is_named_if_its_flows_alone_send_again(resending: Sequence[int]) -> None:
+    """A host that is short of CPU loses probes, too, but then its flows need not send anything again."""
+    world = World(Job(), probes=False)
+    trace(world.network, range(world.job.ranks))
+    world.learn()
+    slow(world)
+    world.flow_fields = {rank: {"retransmits": 20} for rank in resending}
+    for second in range(6):
+        probe(world.network, range(8), world.job.at_ns, 1, lambda s, t, *_: 0.06 * (2 in (s, t)), seed=second)
+        found = world.step()
+    is_named = found["verdict"] == Verdict.GREY_LINK and nic(2).replace("/", ":") in found["subject"]
+    assert is_named == (resending == (1, 2)), found["text"]
 
 
 def test_lost_probes_are_not_blamed_while_the_job_is_fast_or_elsewhere() -> None:
