@@ -40,7 +40,7 @@
     X(Gather, Igather, suffix, FT_GATHER, root, AT_ROOT &&IN_PLACE ? RECEIVED : SENT,                        \
       LIST(BLOCK(C), C recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm),                           \
       LIST(BLOCK_NAMES, recvcount, recvtype, root, comm))                                                    \
-    X(Gatherv, Igatherv, suffix, FT_GATHERV, root,                                                            \
+    X(Gatherv, Igatherv, suffix, FT_GATHERV, root,                                                           \
       AT_ROOT &&IN_PLACE ? ft_bytes(recvcounts[root], recvtype) : SENT,                                      \
       LIST(BLOCK(C), const C recvcounts[], const S starts[], MPI_Datatype recvtype, int root,                \
            MPI_Comm comm),                                                                                   \
@@ -48,7 +48,7 @@
     X(Scatter, Iscatter, suffix, FT_SCATTER, root, (AT_ROOT ? SENT : RECEIVED) * (uint64_t)at->ranks,        \
       LIST(BLOCK(C), C recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm),                           \
       LIST(BLOCK_NAMES, recvcount, recvtype, root, comm))                                                    \
-    X(Scatterv, Iscatterv, suffix, FT_SCATTERV, root,                                                         \
+    X(Scatterv, Iscatterv, suffix, FT_SCATTERV, root,                                                        \
       AT_ROOT ? SUM(sendcounts, sendtype, at->ranks) : RECEIVED * (uint64_t)at->ranks,                       \
       LIST(const void *sendbuf, const C sendcounts[], const S starts[], MPI_Datatype sendtype,               \
            void *recvbuf, C recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm),                      \

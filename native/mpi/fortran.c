@@ -45,13 +45,13 @@ static uint64_t sum_of_types(const MPI_Fint counts[], const MPI_Fint types[], in
       LIST(out, count, type, root, comm))                                                                    \
     X(gather, FT_GATHER, *root, AT_ROOT ? BYTES(recvcount, recvtype) : BYTES(sendcount, sendtype),           \
       LIST(BLOCK, RECEIVED, F root, F comm), LIST(BLOCK_NAMES, recvcount, recvtype, root, comm))             \
-    X(gatherv, FT_GATHERV, *root,                                                                             \
+    X(gatherv, FT_GATHERV, *root,                                                                            \
       AT_ROOT ? BYTES(recvcounts + at->rank, recvtype) : BYTES(sendcount, sendtype),                         \
       LIST(BLOCK, VARYING, F root, F comm), LIST(BLOCK_NAMES, VARYING_NAMES, root, comm))                    \
     X(scatter, FT_SCATTER, *root,                                                                            \
       (AT_ROOT ? BYTES(sendcount, sendtype) : BYTES(recvcount, recvtype)) * (uint64_t)at->ranks,             \
       LIST(BLOCK, RECEIVED, F root, F comm), LIST(BLOCK_NAMES, recvcount, recvtype, root, comm))             \
-    X(scatterv, FT_SCATTERV, *root,                                                                           \
+    X(scatterv, FT_SCATTERV, *root,                                                                          \
       AT_ROOT ? sum(sendcounts, *sendtype, at->ranks) : BYTES(recvcount, recvtype) * (uint64_t)at->ranks,    \
       LIST(void *in, F sendcounts, F starts, F sendtype, void *out, RECEIVED, F root, F comm),               \
       LIST(in, sendcounts, starts, sendtype, out, recvcount, recvtype, root, comm))                          \

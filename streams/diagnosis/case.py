@@ -226,24 +226,10 @@ class Case:
         return total / count if count and total else None
 
     @cached_property
-    def largest_bytes(self) -> float:
-        """Mean bytes of an operation of the rank for which they are largest: a collective waits for it."""
-        times = self.work.times
-        return float(np.max(times.bytes / np.maximum(times.operations, 1), initial=0.0))
-
-    @cached_property
     def bytes_ratio(self) -> float:
         """Mean bytes of an operation divided by the baseline; 1 if either is unknown."""
-        return self._bytes_ratio("bytes", self.operation_bytes or 0.0)
-
-    @cached_property
-    def largest_bytes_ratio(self) -> float:
-        """As `bytes_ratio`, of the rank with the largest bytes."""
-        return self._bytes_ratio("largest bytes", self.largest_bytes)
-
-    def _bytes_ratio(self, name: str, value: float) -> float:
-        baseline = self.job.baselines.value((name, self.ranks.total))
-        return value / baseline if baseline and value else 1.0
+        baseline = self.job.baselines.value(("bytes", self.ranks.total))
+        return self.operation_bytes / baseline if baseline and self.operation_bytes else 1.0
 
     # ------------------------------------------------------------------------------------------ excess
 

@@ -86,15 +86,12 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
         note(("moving", *kind), ns)
     for pair in case.traffic.measured:
         pair.note(job.baselines)
-    if case.iteration_ns is not None:
-        note(("iteration", *work.iteration_key), case.iteration_ns)
-    if work.pace_ns is not None:
-        note(("pace", case.ranks.total), work.pace_ns)
-    if case.operation_ns is not None:
-        note(("operation", case.ranks.total), case.operation_ns)
+    note(("iteration", *work.iteration_key), case.iteration_ns)
+    note(("pace", case.ranks.total), work.pace_ns)
+    note(("operation", case.ranks.total), case.operation_ns)
     if case.operation_bytes is not None:
         note(("bytes", case.ranks.total), case.operation_bytes)
-        note(("largest bytes", case.ranks.total), case.largest_bytes)
+        note(("largest bytes", case.ranks.total), work.times.largest_bytes)
     if work.bus_bps:
         note(("bus",), 1 / work.bus_bps)
     if (work.times.observed > 0).any():

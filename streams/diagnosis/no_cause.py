@@ -77,12 +77,12 @@ def nearly(share: float, min_share: float) -> float:
 def _program_text(case: Case) -> str:
     """Return text about a program that does more than before; empty if that does not explain the job."""
     ratio = case.coarse_ratio or 1.0
-    growth = max(case.bytes_ratio, case.largest_bytes_ratio)
+    baseline = case.job.baselines.value(("largest bytes", case.ranks.total))
+    growth = max(case.bytes_ratio, case.work.times.largest_bytes / baseline if baseline else 1.0)
     if case.bytes_ratio >= MORE_BYTES and ratio - 1 <= BYTES_EXPLAIN * (growth - 1):
         return (
             f"operations carry {case.bytes_ratio:.1f} times the bytes of the baseline, at one rank "
-            f"{case.largest_bytes_ratio:.1f} times, and take "
-            f"{ratio:.2f} times as long; nothing is wrong with the network"
+            f"{growth:.1f} times, and take {ratio:.2f} times as long; nothing is wrong with the network"
         )
     excess = case.network_excess
     is_restored = case.job.baselines.is_restored(("iteration", *case.work.iteration_key))

@@ -12,9 +12,8 @@
 
 enum { FUNCTIONS = 16 };
 static const char *const names[FUNCTIONS] = {
-    "UNKNOWN", "ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "BROADCAST", "REDUCE", "ALL_TO_ALL",
-    "GATHER",  "SCATTER",    "SCAN",       "BARRIER",        "SEND",      "RECEIVE",
-    "GATHERV", "SCATTERV"};
+    "UNKNOWN", "ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER", "BROADCAST", "REDUCE",  "ALL_TO_ALL", "GATHER",
+    "SCATTER", "SCAN",       "BARRIER",    "SEND",           "RECEIVE",   "GATHERV", "SCATTERV"};
 enum function {
     ALL_REDUCE = 1,
     ALL_GATHER,

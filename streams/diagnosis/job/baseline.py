@@ -59,8 +59,10 @@ class Baselines:
         baseline = self._baselines.get(key)
         return baseline is not None and baseline.restored
 
-    def note(self, key: Hashable, value: float) -> None:
-        """Add an interval's value of a quantity. If memory is full, drop the quantity noted longest ago."""
+    def note(self, key: Hashable, value: float | None) -> None:
+        """Add an interval's value of a quantity, if known. Full memory drops that noted longest ago."""
+        if value is None:
+            return
         baseline = self._baselines.setdefault(key, _Baseline(self._interval))
         self._baselines.move_to_end(key)
         if self._restored and isinstance(key, tuple) and baseline.best is None:

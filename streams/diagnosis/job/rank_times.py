@@ -54,6 +54,11 @@ class RankTimes:
         """Time that each rank spent outside of operations, ns."""
         return np.maximum(0.0, self.observed - self.busy)
 
+    @property
+    def largest_bytes(self) -> float:
+        """Mean bytes of an operation of the rank for which they are largest: a collective waits for it."""
+        return float(np.max(self.bytes / np.maximum(self.operations, 1), initial=0.0))
+
 
 def positions(processes: Sequence[int], column: Rows) -> Ints:
     """Return the index of each process of a column in `processes`, which must contain it."""

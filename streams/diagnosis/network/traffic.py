@@ -205,7 +205,7 @@ def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
         named[first].tolist(), smallest.tolist(), *sums, strict=True
     ):
         nic, flow, rank = names.get(name), flows.get(flow_name), by_number.get(number)
-        peer = flow["peer"] if flow is not None and flow["peer"] else _nic_for(rank, nic)
+        peer = _peer_of(flow, rank, nic)
         if nic is None or not peer or host_of(nic) == host_of(peer):
             continue
         pair = _pair(traffic, nic, peer)
@@ -213,6 +213,10 @@ def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
         pair.ranks |= {end.number for end in filter(None, (ranks.by_process.get(process), rank))}
         _add_mean(pair, "queue pair", *counted)
         pair.min_ns = min(pair.min_ns or np.inf, min_ns)
+
+
+def _peer_of(flow: Flow | None, rank: Rank | None, nic: str | None) -> str:
+    return flow["peer"] if flow is not None and flow["peer"] else _nic_for(rank, nic)
 
 
 def _nic_for(rank: Rank | None, nic: str | None) -> str:

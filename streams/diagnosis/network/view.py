@@ -142,6 +142,29 @@ class Pace(NamedTuple):
     decision: Decision | None
 
 
+class Resent:
+    """Counts the packets that flows sent again, by pair of NICs; each counts 1/e after `RESENT_KEPT_NS`."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], tuple[int, float]] = {}
+        """Maps pair to the time of its newest packet, and the count then."""
+
+    def take(self, flow: Flow, at_ns: int) -> None:
+        """Add a flow's report."""
+        if flow["retransmits"] and flow["peer"]:
+            pair = flow["nic"], flow["peer"]
+            self._counts[pair] = at_ns, self.of(pair, at_ns) + flow["retransmits"]
+
+    def of(self, pair: tuple[str, str], at_ns: int) -> float:
+        """Return the count of a pair at a time."""
+        resent_ns, count = self._counts.get(pair, (at_ns, 0.0))
+        return count * math.exp(min(0.0, (resent_ns - at_ns) / RESENT_KEPT_NS))
+
+    def forget(self, oldest_ns: int) -> None:
+        """Drop the pairs that have sent nothing again since a time."""
+        self._counts = {pair: count for pair, count in self._counts.items() if count[0] >= oldest_ns}
+
+
 class NetworkView:
     """Records about the network. Call a `take_` method for each record, and `forget` regularly.
 
@@ -165,7 +188,7 @@ class NetworkView:
         self._on_link: dict[str, set[str]] = defaultdict(set)
         self.probed = DelayWindows(nics)
         self._flows: dict[str, dict[str, tuple[int, Flow]]] = defaultdict(dict)
-        self._resent: dict[tuple[str, str], tuple[int, float]] = {}
+        self.resent = Resent()
         self._decisions: OrderedDict[str, Decision] = OrderedDict()
         self._actions: OrderedDict[tuple[str, str], ActionReport] = OrderedDict()
         self._alerts: OrderedDict[str, Alert] = OrderedDict()
@@ -211,7 +234,7 @@ class NetworkView:
         if record["whole"]:
             _drop_unlisted(flows, {row["flow_id"] for row in record["flows"]}, at_ns)
         for flow in record["flows"]:
-            self._note_resent(flow, at_ns)
+            self.resent.take(flow, at_ns)
             seen_ns, former = flows.get(flow["flow_id"], (at_ns, None))
             if seen_ns > at_ns:
                 continue
@@ -223,16 +246,6 @@ class NetworkView:
                 flows[flow["flow_id"]] = (at_ns, flow)
         while len(flows) > MAX_RECORDS:
             del flows[next(iter(flows))]
-
-    def _note_resent(self, flow: Flow, at_ns: int) -> None:
-        if flow["retransmits"] and flow["peer"]:
-            pair = flow["nic"], flow["peer"]
-            self._resent[pair] = at_ns, self.resent(pair, at_ns) + flow["retransmits"]
-
-    def resent(self, pair: tuple[str, str], at_ns: int) -> float:
-        """Return how many packets a pair's flows sent again; each counts 1/e after `RESENT_KEPT_NS`."""
-        resent_ns, count = self._resent.get(pair, (at_ns, 0.0))
-        return count * math.exp(min(0.0, (resent_ns - at_ns) / RESENT_KEPT_NS))
 
     def take_routes(self, record: FlowRoutes) -> None:
         """Add the routes of a pair's flows."""
@@ -288,7 +301,7 @@ class NetworkView:
                 del flows[name]
             if not flows:
                 del self._flows[host]
-        self._resent = {pair: resent for pair, resent in self._resent.items() if resent[0] >= oldest_ns}
+        self.resent.forget(oldest_ns)
         self._forget_health(oldest_ns)
         _drop(self._decisions, lambda decision: max(decision["expires_at_ns"], decision["at_ns"]) < oldest_ns)
         _drop(self._alerts, lambda alert: alert["cleared_ns"] is not None and alert["cleared_ns"] < oldest_ns)

@@ -125,7 +125,7 @@ def _send_again(case: Case, pairs: list[NicPair]) -> bool:
     """Return whether flows of these pairs send packets again, far more than the job's other flows."""
     others = [pair for key, pair in case.traffic.pairs.items() if key not in keys_of(pairs)]
     here, elsewhere = (
-        sum(case.network.resent(pair.key, case.end_ns) for pair in some) / max(1, len(some))
+        sum(case.network.resent.of(pair.key, case.end_ns) for pair in some) / max(1, len(some))
         for some in (pairs, others)
     )
     return here >= max(MIN_RESENT, RESENT_TIMES * elsewhere)
