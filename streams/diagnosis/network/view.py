@@ -153,7 +153,9 @@ class Resent:
         """Add a flow's report."""
         if flow["retransmits"] and flow["peer"]:
             pair = flow["nic"], flow["peer"]
-            self._counts[pair] = at_ns, self.of(pair, at_ns) + flow["retransmits"]
+            newest_ns = max(at_ns, self._counts.get(pair, (at_ns, 0.0))[0])
+            count = flow["retransmits"] * math.exp((at_ns - newest_ns) / RESENT_KEPT_NS)
+            self._counts[pair] = newest_ns, self.of(pair, newest_ns) + count
 
     def of(self, pair: tuple[str, str], at_ns: int) -> float:
         """Return the count of a pair at a time."""
