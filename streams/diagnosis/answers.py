@@ -131,13 +131,14 @@ class Answers:
         rivals = {rival} if same is not None else {rival, NO_EVIDENCE}
         self._since_ns = {key: min(self._since_ns.get(key, end_ns), end_ns) for key in rivals}
         has_evidence = end_ns - self._since_ns.get(NO_EVIDENCE, end_ns) < GAP_NS
-        needed_ns = _needed_ns(best.verdict, same is not None and is_clear)
-        return has_evidence and end_ns - self._since_ns[rival] < needed_ns
+        return has_evidence and end_ns - self._since_ns[rival] < _needed_ns(best, same, is_clear)
 
 
-def _needed_ns(verdict: Verdict, is_seen: bool) -> int:
-    """Return how long an answer must be the best one; `is_seen`: a cause of a clearly slow job still is."""
-    return GAP_NS if is_seen and verdict == Verdict.HEALTHY else NEEDED_NS.get(verdict, LASTING_NS)
+def _needed_ns(best: Candidate, same: Candidate | None, is_clear: bool) -> int:
+    """Return how long the best candidate must be the best to replace the former answer, `same`."""
+    if best.verdict == Verdict.HEALTHY and same is not None and is_clear:
+        return GAP_NS
+    return NEEDED_NS.get(best.verdict, LASTING_NS)
 
 
 def _replaces_at_once(best: Candidate, answer: Candidate, is_clear: bool) -> bool:
