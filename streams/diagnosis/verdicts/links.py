@@ -87,7 +87,7 @@ def links_with_losses(case: Case) -> Iterator[Candidate]:
             pairs, certain = [pair for pair in case.traffic.pairs.values() if lossy.nic in pair.key], True
             if not _send_again(case, pairs):
                 continue
-        if pairs and not case.network.episodes([lossy.cable], case.begin_ns, case.end_ns):
+        if pairs and not case.network.episodes([lossy.cable, lossy.nic], case.begin_ns, case.end_ns):
             yield _link_with_losses(case, lossy, pairs, certain)
 
 
