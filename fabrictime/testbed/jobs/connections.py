@@ -184,10 +184,7 @@ class Connections:
                     self._begin(one, self._random.randrange(*_PORTS))
 
     def move(self, one: Carried, port: int) -> int | None:
-        """Move a flow. Return the port if it is in force already, None if the move has begun.
-
-        Raises OSError.
-        """
+        """Move a flow. Return the port if it is in force, None if the move has begun. Raises OSError."""
         if one.tx is not None and port == one.port:
             if one.attempt is not None and one.receiver_number >= one.attempt.number:
                 raise OSError(errno.EBUSY, f"on its way to port {one.attempt.port}")
