@@ -1,5 +1,4 @@
 """The public contract of fabrictime: records (.avsc), their codec, the topics, the history tables and ids.
 
-All data that crosses a process boundary is defined here and nowhere else. It imports no other package of
-ours.
+All data that crosses a process boundary is defined here alone. The package imports no other package of ours.
 """

@@ -20,7 +20,7 @@ class Remedied(NamedTuple, Generic[_Find_co]):
 
 
 class _Remedy:
-    """Decorators of a check's function, one for each action: `@remedy.reset("Reset all GPUs")`."""
+    """Decorators for a check's function, one per action, such as `@remedy.reset("Reset all GPUs")`."""
 
     def __call__(self, action: AuditAction, text: str) -> Callable[[_Find], Remedied[_Find]]:
         return lambda find: Remedied(find, action, text)

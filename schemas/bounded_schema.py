@@ -1,7 +1,7 @@
-"""Refuses the schemas of writers in which few bytes could stand for any number of values.
+"""Refuses writers' schemas by which a few bytes could encode any number of values.
 
-A writer's schema may come from a log or a registry that others fill. Parts that take no byte cost the reader
-memory that no message pays for, and a type that contains itself costs it a level of its stack for each byte.
+A writer's schema may come from a log or a registry that others fill. Parts of zero bytes cost the reader
+memory without any cost to the sender. A type that contains itself costs the reader a stack level per byte.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "doub
 
 
 class _Size(NamedTuple):
-    """Whether each value of a type takes a byte, and the largest number of its parts that take none."""
+    """Whether each value of a type takes at least a byte, and its largest number of parts of zero bytes."""
 
     has_byte: bool
     empty: int
@@ -25,12 +25,12 @@ _FILLED: Final = _Size(True, 0)
 
 
 def check_bounded(schema: Any) -> None:
-    """Raise ValueError unless the bytes of a message limit the values that it holds by this schema."""
+    """Raise ValueError unless the length of a message limits the number of values that it can hold."""
     _size(schema, {})
 
 
 def _size(schema: Any, sizes: dict[str, _Size | None]) -> _Size:
-    """Return the size of a type. `sizes`: those of named types; None while one is defined."""
+    """Return the size of a type. `sizes`: the sizes of named types; None while a type is being defined."""
     if isinstance(schema, str):
         return _of_name(schema, sizes)
     if isinstance(schema, list):  # the branch's number is a byte

@@ -135,7 +135,7 @@ def record_names() -> list[str]:
 
 @cache
 def released_schemas() -> dict[bytes, RecordSchema]:
-    """Return the schemas of all released writers by fingerprint; `tools/release_schemas.py` writes them."""
+    """Return the schemas of all released writers by fingerprint, from `released.jsonl`."""
     text = (files("schemas") / "released.jsonl").read_text(encoding="utf-8")
     rows = map(json.loads, text.splitlines())
     return {bytes.fromhex(row["fingerprint"]): row["schema"] for row in rows}
@@ -143,7 +143,7 @@ def released_schemas() -> dict[bytes, RecordSchema]:
 
 @cache
 def _schemas() -> Mapping[bytes, RecordSchema]:
-    """Return all released schemas and our current ones, by fingerprint."""
+    """Return all released schemas and our current schemas, by fingerprint."""
     return {**released_schemas(), **{fingerprint_of(name): raw_schema(name) for name in record_names()}}
 
 
@@ -200,7 +200,7 @@ def _written(name: str, record: Mapping[str, Any], schema: Any) -> bytes:
 def body_start(data: bytes, name: str, registry: Registry | None = None) -> int:
     """Return the offset of the body in a message that was written with *our* schema of `name`.
 
-    Native decoders that support one schema only need it. Raises BadRecord for any other writer's schema.
+    It serves native decoders, which support one schema only. Raises BadRecord for any other writer's schema.
     """
     writer, start = _writer_of(data, name, registry)
     if writer is not _current(name):
@@ -216,7 +216,7 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
     """Decode and check a record of `kind`, a name or a type of `schemas.records`.
 
     Raises BadRecord for bytes that no correct writer of this record sends. With a registry, all errors of its
-    `schema_of` except KeyError pass through: an unreachable registry does not make a message bad.
+    `schema_of` except KeyError are raised unchanged: an unreachable registry does not make a message bad.
     """
     name = name_of(kind)
     if len(data) > MAX_MESSAGE_BYTES:
@@ -256,8 +256,8 @@ def split_signature(data: bytes, name: str, registry: Registry | None = None) ->
 def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> dict[str, Any]:
     """Decode and check only the first fields of the record in `data`, up to and including `last`.
 
-    For readers that must identify a record before they decode it. Raises BadRecord as `decode` does, and
-    KeyError if the record has no field `last`.
+    It serves readers that must identify a record before they decode it. Raises BadRecord as `decode` does,
+    and KeyError if the record has no field `last`.
     """
     writer, start = _writer_of(data, name, registry)
     _head_schema(name, last)

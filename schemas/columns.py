@@ -52,7 +52,7 @@ _NAMELESS: Final = frozenset({"string", "bytes", "boolean", "int", "long", "doub
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table, and the field that fills it."""
+    """A column of a history table, and the record field that fills it."""
 
     name: str
     type: str
@@ -66,7 +66,7 @@ class Column:
 def columns_of(
     record: str, items: str | None, names: str, types: Mapping[str, str], derived: Mapping[str, str]
 ) -> Iterator[Column]:
-    """Yield the columns of the `Table` with these arguments. Raises KeyError for a column without a field."""
+    """Yield the columns of a `Table` with these fields. Raises KeyError for a column that no field fills."""
     fields = _fields(raw_schema(record)) | {APPEND_TIME: "long"}
     item_fields = _fields(fields[items]["items"]) if items in fields else {}
     type_of, derived_type = (
@@ -92,7 +92,7 @@ def _fields(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _source(name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], str] | None:
-    """Return (field names, key of `TYPES`) for the field that fills the column `name`; None without one."""
+    """Return (names of nested fields, key of `TYPES`) of the field that fills a column, None without one."""
     for field in (name, f"{name}_ns"):
         if field in fields:
             return (field,), _kind(fields[field])

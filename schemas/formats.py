@@ -52,11 +52,11 @@ class Format:
         self._passed: set[str] = set()
 
     def has_passed(self, values: Iterable[str]) -> bool:
-        """Return whether all strings have passed the check before, so that they need no new one."""
+        """Return whether all strings are cached as having passed the check before."""
         return self._passed.issuperset(values)
 
     def first_wrong(self, values: Iterable[str]) -> str | None:
-        """Return the first string that is not of this format; None if all are."""
+        """Return the first string that does not have this format; None if all have."""
         new = set(values) - self._passed
         for text in new:
             if not self._test(text):

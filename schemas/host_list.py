@@ -1,4 +1,4 @@
-"""Expands Slurm host lists, such as `h[1-3,07]`, to host names, and folds names to a list."""
+"""Expands Slurm host lists, such as `h[1-3,07]`, to host names, and compresses host names to a list."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _names_of(item: str) -> Iterator[str]:
 
 
 def host_list(names: Collection[str]) -> str:
-    """Return names as a Slurm host list, such as `h[1-3,07],g1`. Only the last number of each name is folded.
+    """Return names as a Slurm host list, such as `h[1-3,07],g1`; only a name's last number is compressed.
 
     `host_names` expands the list again, without repeated names and perhaps in another order.
     """

@@ -1,4 +1,4 @@
-"""Ids of NICs, clocks, links, cables, flows and contention windows: built and parsed only here.
+"""Builds and parses the ids of NICs, clocks, links, cables, flows and contention windows.
 
 Ids are plain strings on the wire and as keys; their types only help the type checker. The `*_parts` functions
 parse an id, and quote it in their errors. No constructor accepts a part that would make an id ambiguous.

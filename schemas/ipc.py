@@ -119,9 +119,9 @@ def receive_at(path: Path, buffer_bytes: int) -> socket.socket:
 
 
 def received(receiver: socket.socket, max_bytes: int) -> bytes | None:
-    """Return the next datagram; None if none is waiting.
+    """Return the next datagram; None if no datagram is waiting.
 
-    Raises PermissionError for a datagram from another user, ValueError for one that is too long.
+    Raises PermissionError for a datagram from another user, ValueError for a datagram that is too long.
     """
     try:
         data, ancillary, flags, _ = receiver.recvmsg(max_bytes, socket.CMSG_SPACE(_UCRED.size))

@@ -10,7 +10,7 @@ FIELDS: Final = ("decision_id", "alert_id", "subject")
 
 
 def log_fields(record: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return those of the fields `decision_id`, `alert_id` and `subject` that a record has."""
+    """Return `decision_id`, `alert_id` and `subject`, as far as a record has these fields."""
     if record is None:
         return {}
     fields = {name: record[name] for name in FIELDS if isinstance(record.get(name), str)}

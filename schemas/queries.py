@@ -49,7 +49,7 @@ def unknown_delay(rtt: str) -> str:
 
 
 def known_delays(rows: str, direction: str) -> str:
-    """Return a query of `delays_1s` without the unknown one-way delays. `rows`: FROM and WHERE."""
+    """Return a query of `delays_1s` without unknown one-way delays. `rows`: its FROM and WHERE clauses."""
     empty = {f"{direction}_bucket": "[]", f"{direction}_bucket_count": "[]", f"{direction}_min_ns": "NULL"}
     replacements = ", ".join(
         f"if({unknown_delay('rtt_min_ns')}, {none}, {column}) AS {column}" for column, none in empty.items()

@@ -114,7 +114,7 @@ class Signer:
 class Verifier:
     """Checks messages of the signed topics.
 
-    It refuses config and fallbacks older than those accepted before. Epochs protect decisions.
+    It refuses a config or fallbacks record older than one accepted before. Epochs protect decisions.
     """
 
     def __init__(self, path: Path) -> None:
@@ -168,7 +168,7 @@ class Verifier:
 
     @staticmethod
     def name_of(message: Message) -> str:
-        """Return the name under which `newest` stores the order of a message: its topic and key."""
+        """Return the key under which `newest` stores a message's order: the topic and the message's key."""
         return f"{message.topic} {message.key}"
 
     def _check_order(self, topic: Topic[Any], name: str, record: Any) -> None:

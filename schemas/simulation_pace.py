@@ -50,7 +50,7 @@ class SimulatedTime:
     def take(self, nic: str, record: Nic | None, append_ns: int) -> None:
         """Process a NIC's announcement, appended at `append_ns`; `record` is None if the NIC was removed.
 
-        A NIC without a probe port has stopped, and no longer counts. Pass announcements in the log's order.
+        A NIC without a probe port has stopped, and does not count. Pass announcements in the log's order.
         """
         shard = self._shards.get(self._shard_of.pop(nic, ""))
         if shard is not None:
@@ -95,7 +95,7 @@ class SimulatedTime:
 
     @property
     def slow_text(self) -> str:
-        """Text with the slowest shard's pace and advice; empty if it is not slow, or if any NIC is real."""
+        """A warning with the slowest shard's pace and advice; empty at full pace, or if any NIC is real."""
         shard = self._slowest()
         if shard is None or self._shards[shard].pace >= FULL_PACE:
             return ""

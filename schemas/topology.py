@@ -265,8 +265,8 @@ class Topology:
     def routes(self, start: End | str, goal: End | str, count: int | None = None) -> list[tuple[str, ...]]:
         """Return the routes from `start` to `goal` as tuples of links. A node's name stands for any port.
 
-        There are at most `MAX_ROUTES`, with `count` links each; without `count`, they are the shortest
-        routes. No route passes through a host, or through a node twice.
+        At most `MAX_ROUTES` are returned, with `count` links each; without `count`, the shortest routes. No
+        route passes through a host, or through a node twice.
         """
         key = (start, goal, count)
         if key not in self._routes:
@@ -345,7 +345,7 @@ class TopologySource:
         self.topology = Topology() if path is None else load_topology(path)
 
     def refresh(self) -> bool:
-        """Load the file again if it has changed; return whether it has.
+        """Load the file again if it has changed; return whether it has changed.
 
         If the new file is invalid, keep the old content; only the first such call raises TopologyError.
         """

@@ -24,7 +24,7 @@ since the Unix epoch, or one more than the previous owner's."""
 def check_epoch(record: Decision | Fallbacks, append_ms: int) -> None:
     """Raise BadRecord for a `Decision` or `Fallbacks` whose epoch no owner of the policy can have.
 
-    `append_ms`: log append time, 0 or less if it is not known.
+    `append_ms`: log append time in ms; 0 or less if it is unknown.
     """
     if append_ms > 0 and record["epoch"] > append_ms + EPOCH_AHEAD_MS:
         raise codec.BadRecord(

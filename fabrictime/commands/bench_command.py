@@ -40,7 +40,7 @@ def bench(
         ),
     ] = None,
 ) -> None:
-    """Measure this machine against the project's figures."""
+    """Run benchmarks on this machine, and compare the results with the project's targets."""
     from fabrictime.bench import _show, names
 
     if listed:

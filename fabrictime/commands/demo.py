@@ -60,7 +60,7 @@ _INTERRUPTED: Final = 130
 def main(
     config: Path | None, directory: Path | None, *, observe: bool, as_json: bool, seed: int | None = None
 ) -> int:
-    """Run the tour and return the exit code: 1 if it did not run or heal, 130 if interrupted, else 0."""
+    """Run the tour; return the exit code: 1 if it cannot run or heal a fault, 130 if interrupted, else 0."""
     screen = Screen(Console(stderr=as_json, highlight=False))
     settings = settings_of(config, directory)
     with _interrupts():
@@ -103,7 +103,7 @@ class Screen:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Show the tour's phase below its lines while the context is active, if this is a terminal."""
+        """Show the tour's phase below the printed lines while the context is active, on a terminal only."""
         if not self._console.is_terminal:
             yield
             return

@@ -84,7 +84,7 @@ Host = Annotated[str, typer.Option("--host", help="Only this host; * stands for 
 
 
 def stop_if_any(failures: list[str]) -> None:
-    """If there are failures, print the first ones and the number of the others, and exit with code 1."""
+    """If there are failures, print the first ones and the number of the rest, and exit with code 1."""
     if failures:
         more = [f"and {len(failures) - MAX_LISTED:,} more"] if len(failures) > MAX_LISTED else []
         stop("\n".join([*failures[:MAX_LISTED], *more]), 1)

@@ -92,7 +92,7 @@ def clear(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Heal one fault, or all."""
+    """Heal one fault, or all faults."""
     with _clear_errors():
         healed = ask(_path(directory, config), "clear", fault=which)
         if as_json:

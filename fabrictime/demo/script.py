@@ -31,7 +31,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the tour, with a fault that lasts until it is detected, but `min_s` to `max_s`."""
+    """A step of the tour. Its fault lasts until it is detected, but at least `min_s` and at most `max_s`."""
 
     fault: Fault
     title: str

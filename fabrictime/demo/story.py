@@ -59,7 +59,7 @@ CAUSES: Final = {
 
 
 class Event(NamedTuple):
-    """One record of the log with its append time."""
+    """One record of the log, with its topic and append time."""
 
     topic: str
     record: Any

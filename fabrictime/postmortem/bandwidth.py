@@ -38,9 +38,7 @@ _Times = dict[Hashable, dict[_Members, list[Operation]]]
 
 
 class _Comparison(NamedTuple):
-    """The groups that are slower than like ones, those like ones, the largest ratio, and the groups that may
-    wait for a member that recorded nothing.
-    """
+    """The slow groups of a kind, the fast groups, the largest ratio, and groups that may wait for a rank."""
 
     slow: set[_Members]
     fast: set[_Members]
@@ -174,7 +172,7 @@ def _explanation(ranks: set[int], text: str, confidence: float, out: Observation
 
 
 def _own_devices(ranks: set[int], nics: Mapping[int, set[str]]) -> list[str]:
-    """Return the NICs that each belong to one of `ranks` alone and that no other rank uses."""
+    """Return each NIC that is the only one of a rank in `ranks`, if possible one that no other rank uses."""
     of_others = {name for rank, names in nics.items() if rank not in ranks for name in names}
     own = [nics[rank] - of_others or nics[rank] for rank in sorted(ranks) if nics.get(rank)]
     return sorted({name for names in own if len(names) == 1 for name in names})

@@ -65,7 +65,7 @@ def whole_hosts(ranks: Iterable[int], out: Observations) -> list[str]:
 
 
 def culprits_of(ranks: Iterable[int], out: Observations) -> tuple[str, ...]:
-    """Return culprits for ranks: hosts whose ranks are all among them, then ranks, then the ranks' hosts."""
+    """Return culprits for ranks: hosts with all their ranks in `ranks`, then the ranks, then their hosts."""
     numbers = sorted(set(ranks))
     complete = whole_hosts(numbers, out)
     covers_all = bool(complete) and all(out.host_of(rank) in complete for rank in numbers)

@@ -114,7 +114,7 @@ def _note_torn(out: Observations, name: str, reason: str) -> None:
 
 
 def _read_file(reader: _Reader, path: Path, name: str) -> None:
-    """Read a file in the format that its head shows. Raises ValueError if it is unknown or damaged."""
+    """Read a file in the format that its head shows. Raises ValueError if unknown, or if it is damaged."""
     size = path.stat().st_size
     if not size:
         raise _Unknown("empty")
@@ -236,7 +236,7 @@ def _read_text(reader: _Reader, name: str, file: BufferedReader) -> None:
 
 
 def _chunks(out: Observations, name: str, file: BufferedReader) -> Iterator[str]:
-    """Yield the text of a file, at most `MAX_FILE_BYTES` of it."""
+    """Yield the text of a file in chunks, at most `MAX_FILE_BYTES` in total."""
     total = 0
     while chunk := file.read(_CHUNK):
         total += len(chunk)

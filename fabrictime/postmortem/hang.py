@@ -57,7 +57,7 @@ def stalls(out: Observations) -> Iterator[Explanation]:
 
 
 def _waits(out: Observations) -> dict[_Place, _Wait]:
-    """Return the collectives in which ranks wait, with these ranks."""
+    """Return the waits of ranks by collective."""
     last: dict[Group, dict[int, int]] = defaultdict(dict)
     done: dict[_Place, set[int]] = defaultdict(set)
     pending: dict[_Place, dict[int, Call]] = defaultdict(dict)
@@ -97,7 +97,7 @@ def _completed(place: _Place, out: Observations) -> set[int]:
 
 
 def _message_waits(out: Observations) -> dict[_Place, _Wait]:
-    """Return the sends and receives in which ranks wait, with these ranks.
+    """Return the waits of ranks by send or receive.
 
     The numbers of messages differ between ranks, so a peer has entered if it waits in the same message, or in
     a message to this rank.

@@ -197,7 +197,7 @@ class Channel(NamedTuple):
 
 @dataclass(slots=True)
 class Observations:
-    """All facts from one folder."""
+    """All facts read from the files of one folder."""
 
     calls: dict[int, list[Call]] = field(default_factory=dict)
     """Rank to its collectives; a rank with a dump is present even without collectives."""

@@ -48,7 +48,7 @@ def healthy_rates(tables: Sequence[Table]) -> Mapping[int, float]:
 
 
 def _slow_run(rates: Mapping[int, float], tables: Sequence[Table]) -> Explanation | None:
-    """Explain the slow ones of comparable runs by their common hosts. `rates`: GB/s by index in `tables`."""
+    """Explain the slow runs among comparable runs by common hosts. `rates`: GB/s by index in `tables`."""
     best = max(rates.values())
     slow = {index: rate for index, rate in rates.items() if rate < SLOW_RUN * best}
     fast = rates.keys() - slow.keys()

@@ -82,7 +82,7 @@ def _join_unnamed(groups: dict[str, dict[int, _Stop]]) -> None:
 
 
 def _mismatch(group: str, stops: Mapping[int, _Stop], out: Observations) -> Explanation | None:
-    """Explain ranks that called another operation than the others of a group; None if there are none."""
+    """Explain the ranks that called another operation than most ranks of a group; None if there are none."""
     stopped = _stopped(stops)
     if len(stopped) < 2:
         return None
@@ -136,7 +136,7 @@ def _hang(
 
 
 def _different(common: _Stop, stopped: Mapping[int, _Stop]) -> set[int]:
-    """Return the ranks that called another operation than the others at the same number."""
+    """Return the ranks that called another operation than `common` at the same number."""
     return {rank for rank, stop in stopped.items() if stop.seq == common.seq and stop[:3] != common[:3]}
 
 

@@ -287,7 +287,7 @@ def _any_text(value: object, start: str) -> bool:
 
 
 def in_url(host: Any) -> str:
-    """Return a host as URLs with a port need it: an IPv6 address gets brackets."""
+    """Return a host as URLs need it before a port: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in str(host) else str(host)
 
 
@@ -350,7 +350,7 @@ def _holds(table: Mapping[str, Any], path: Sequence[Any]) -> bool:
 def _lines(
     source: str, table: str, model: type[BaseModel], error: ValidationError, own: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield a line for each wrong key. If any is in `own`, the keys of the file, ignore all other keys."""
+    """Yield a line for each wrong key. If wrong keys are in `own`, the file's keys, skip all others."""
     schema = model.model_json_schema()
     for error_details in error.errors(include_url=False):
         if own and error_details["loc"] not in own:

@@ -2,7 +2,7 @@
 
 A host's agent is one process, because each process costs 40 MB for the same interpreter and libraries. A part
 that fails is restarted alone, after the supervisor's pauses, and the process reports its fault meanwhile. A
-part that hangs ends the process by the watchdog, if the part has one.
+part with a watchdog that hangs ends the process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Readiness and liveness messages from children to the supervisor, by systemd's protocol.
 
 A child sends datagrams `READY=1`, `STATUS=line`, `WATCHDOG=1` and `X_FAULT=line` to an abstract socket, which
-accepts them only from that child. X_FAULT is the reason why the child works only in part; an empty one ends
-the fault. X_END is the reason why the child ends itself. The child itself calls `die_with_parent`.
+accepts them only from that child. X_FAULT is the reason why the child works only in part; an empty reason
+ends the fault. X_END is the reason why the child ends itself. The child itself calls `die_with_parent`.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ of a processor, so it is done before entering that class.
 
 
 def load_all(name: str, path: Path | None) -> Config:
-    """Return the settings. Load the code of service `name` and check its table if it is in `LOADED`."""
+    """Return the settings. For a service in `LOADED`, load its code and check its table at once."""
     from fabrictime.runtime.config import load
 
     config = load(path)

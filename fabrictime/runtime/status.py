@@ -84,9 +84,9 @@ class Lock:
         self._directory, self._fds = directory, fds
 
     def check(self) -> str | None:
-        """Take the lock again if its file or the directory was removed; return one line about it, else None.
+        """Lock the directory again if it or the lock file was removed; return a line about it, else None.
 
-        Raises InUse if another process has taken the directory since.
+        Raises InUse if another process has locked the directory meanwhile.
         """
         problems = [
             name
@@ -192,7 +192,7 @@ def wrong(state: Mapping[str, Any]) -> list[str]:
 
 
 def _locked(path: Path) -> bool:
-    """Return whether an `up` holds the lock. Raises ValueError for the lock of another user."""
+    """Return whether an `up` holds the lock file. Raises ValueError if the file belongs to another user."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except PermissionError as error:

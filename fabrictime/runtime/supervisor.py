@@ -144,7 +144,7 @@ class ProcessorWait:
 
 
 class _Node:
-    """The supervisor's state of one child or step."""
+    """The supervisor's record of one child or step, with its process and state."""
 
     def __init__(self, spec: Child | Step) -> None:
         self.spec = spec
@@ -355,7 +355,7 @@ class Supervisor:
         return code
 
     def _reason(self, node: _Node, code: int | None) -> str:
-        """Return in one line why a child ended: if by itself, its own reason or last line of output."""
+        """Return in one line why a child ended: a signal, its own reason, or its last line of output."""
         last_exit = node.last_exit or "ended"
         lines = [line for line in self.tail(node.spec.name) if line.strip()]
         last = node.end_reason or (_LOG_PREFIX.sub("", message_of(lines[-1])).strip() if lines else "")
@@ -376,7 +376,7 @@ class Supervisor:
         self._set(node, State.READY)
 
     async def _run_once(self, node: _Node, child: Child) -> int:
-        """Start the process, wait until it ends, and return its exit code."""
+        """Start a child's process, wait until it ends, and return its exit code."""
         loop = asyncio.get_running_loop()
         if node.socket is None:
             node.socket = NotifySocket()

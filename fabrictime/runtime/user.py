@@ -100,7 +100,7 @@ def _expanded(key: str, value: str) -> str:
 
 
 def _types_of(annotation: Any) -> tuple[type, ...]:
-    """Return the plain types of an annotation such as `Path | None`."""
+    """Return the classes in an annotation such as `Path | None`."""
     parts = typing.get_args(annotation)
     if not parts:
         return (annotation,) if isinstance(annotation, type) else ()

@@ -63,7 +63,7 @@ def up(
     config: ConfigFile = None,
     directory: DataDir = None,
 ) -> None:
-    """Build a fabric from the settings or these options, and keep it until Ctrl-C."""
+    """Build a testbed from the settings or these options, and run it until Ctrl-C."""
     with _clear_errors():
         limit_s = None if duration is None else parse_duration(duration)
         bps = None if rate is None else parse_rate(rate)
@@ -156,7 +156,7 @@ def clear(
     directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Heal one fault, or all."""
+    """Heal one fault, or all faults."""
     with _clear_errors():
         events = ControlClient(_path(directory)).ask("clear", fault=which)
         if as_json:
@@ -393,7 +393,7 @@ def move(
     directory: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Exchange the places of two spines while everything runs: their cables at all leaves, or at some."""
+    """Exchange two spines while everything runs: their cables change places at all leaves, or at some."""
     with _clear_errors():
         links = ControlClient(_path(directory)).ask(
             "move", spine=spine, other=other, leaves=leaf or [], miswire=miswire

@@ -322,7 +322,7 @@ class ControlClient:
         raise NoFabric(f"the fabric at {self._path} hung up without an answer")
 
     def tcp_route(self, source: str, destination: str, sport: int, dport: int) -> list[str]:
-        """Return the links that TCP packets with these ports most likely take."""
+        """Return the links that TCP packets with these ports most likely take, by kernel route lookup."""
         ports: dict[str, Any] = {"sport": sport, "dport": dport, "protocol": "tcp", "likely": True}
         links: list[str] = self.ask("path", source=source, destination=destination, **ports)
         return links

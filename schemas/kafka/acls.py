@@ -20,7 +20,7 @@ NOT_DEPLOYED: Final = frozenset({"bench", "sim"})
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """Operations that a service may perform on resources of one type."""
+    """The operations that a service may perform on some resources of one type, such as topics."""
 
     operations: tuple[str, ...]
     resource: str

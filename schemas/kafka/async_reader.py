@@ -131,13 +131,13 @@ class AsyncTopicReader:
         return [message for message in received if message is not None]
 
     async def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Return whether the messages before these offsets have been returned."""
+        """Return whether all messages before these offsets have been returned."""
         if self._fetched:
             return False
         return not [tp for tp, end in ends.items() if await self.consumer.position(tp) < end]
 
     async def caught_up(self) -> bool:
-        """Return whether every partition has been read to the end that it had when it was assigned."""
+        """Return whether every partition has been read to the end offset at the time of its assignment."""
         for tp in list(self._missing):
             if await self.consumer.position(tp) >= self._missing[tp]:
                 del self._missing[tp]

@@ -45,7 +45,7 @@ _FIND_S = 0.2
 
 
 class _Queue:
-    """Waiting messages by key, with the keys in the order in which their messages began to wait."""
+    """Waiting messages by key; the keys are in the order in which they began to wait."""
 
     def __init__(self) -> None:
         self._by_key: dict[_Key, deque[_Message]] = {}
@@ -66,7 +66,7 @@ class _Queue:
         return next(iter(self._by_key))
 
     def append(self, key: _Key, message: _Message) -> None:
-        """Add a message behind the others of its key."""
+        """Add a message behind the other messages of its key."""
         self._by_key.setdefault(key, deque()).append(message)
         self._count += 1
 
@@ -217,7 +217,7 @@ class BoundedProducer:
         return f"{self.waiting} messages wait, {self.dropped} dropped, {self.failed} failed"
 
     def _find_again(self, topic: str, error: KafkaError) -> None:
-        """Request the metadata of a topic that the client counts as missing; by itself it waits 30 s."""
+        """Request the metadata of a topic that the client believes missing and would look up only in 30 s."""
         now_s = time.monotonic()
         if error.code() not in _MISSING or now_s < self._find_at_s:
             return

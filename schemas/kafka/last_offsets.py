@@ -15,14 +15,14 @@ class LastOffsets:
     """The offset at which reading ends in each partition, from a log append time."""
 
     def __init__(self, consumer: Any, until_ns: int | None) -> None:
-        """`until_ns`: last append time that is read; None reads everything."""
+        """Store the last append time to read, `until_ns`; None means everything."""
         self._consumer, self._until_ns = consumer, until_ns
         self._ends: dict[Place, int] = {}
         """Offset of the first message after `until_ns`, by partition that has one."""
         self._finished: set[Place] = set()
 
     def resolve(self, partitions: list[TopicPartition], timeout_s: float) -> None:
-        """Find each partition's end offset; a partition without messages up to `until_ns` starts there."""
+        """Find each partition's end offset; one without messages up to `until_ns` starts at its end."""
         from confluent_kafka import TopicPartition
 
         if self._until_ns is None:
@@ -38,7 +38,7 @@ class LastOffsets:
                 self._finished.add(place)
 
     def unread(self, places: Iterable[Place]) -> set[Place]:
-        """Return those of `places` that still have messages to read, and stop fetching the others."""
+        """Return the partitions in `places` that still have messages to read; stop fetching the rest."""
         unread = set(places) - self._finished
         self._pause(set(places) - unread)
         return unread

@@ -1,6 +1,6 @@
-"""OAuth 2.0 tokens for aiokafka, by the grant client_credentials (RFC 6749, section 4.4).
+"""Requests OAuth 2.0 tokens for aiokafka, by the grant client_credentials (RFC 6749, section 4.4).
 
-librdkafka needs no such code: it requests its tokens itself.
+librdkafka requests its tokens itself, so its clients do not need this module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is
         self._token, self._renew_s = "", 0.0
 
     async def token(self) -> str:
-        """Return a valid token. Raises ValueError if the server returns none."""
+        """Return a valid token. Raises ValueError if the server returns no token."""
         if time.monotonic() >= self._renew_s:
             await asyncio.to_thread(self._request)
         return self._token

@@ -148,7 +148,7 @@ class TopicReader:
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S, partitions: Container[int] | None = None) -> Self:
         """Find the partitions and their start offsets, and assign them.
 
-        `partitions`: numbers to which the reader is limited. Raises LogUnavailable and TopicMissing.
+        `partitions`: numbers of the only partitions to read. Raises LogUnavailable and TopicMissing.
         """
         from confluent_kafka import KafkaException
 
@@ -211,7 +211,7 @@ class TopicReader:
                 raise LogUnavailable(f"log {self._cluster.bootstrap}: no answer for {SILENT_S:g} s")
 
     def poll(self, wait_s: float, max_messages: int = 500, *, at_once: bool = False) -> list[Message]:
-        """Return the messages that arrive within `wait_s`; with `at_once`, return with the first of them."""
+        """Return the messages that arrive within `wait_s`; with `at_once`, return when any has arrived."""
         if not at_once:
             return self._receive(max_messages, wait_s)[1]
         first = self._consumer.poll(wait_s)
@@ -270,7 +270,7 @@ class TopicReader:
         registry: codec.Registry | None = None,
         on_reject: RejectHandler | None = None,
     ) -> Iterator[tuple[Message, Any]]:
-        """Yield (message, record), None for a tombstone's record. Pass bad messages to `on_reject` alone."""
+        """Yield (message, record), with None for a tombstone. Bad messages go to `on_reject` only."""
         for message in messages:
             if message.value is None:
                 yield message, None
@@ -335,7 +335,7 @@ class TopicReader:
         return {(one.topic, one.partition): one.offset for one in stored if one.offset >= 0}
 
     def _resolve_times(self, timed: list[tuple[TopicPartition, int]], timeout_s: float) -> None:
-        """Set the offsets of partitions that start at a time, ms since the Unix epoch."""
+        """Set the offsets of partitions that start at a time, given in ms since the Unix epoch."""
         from confluent_kafka import TopicPartition
 
         # Ends first: a message that arrives between the two requests is then read, not skipped.

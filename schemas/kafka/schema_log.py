@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_schemas(cluster: KafkaSettings | str) -> dict[bytes, Mapping[str, Any]]:
-    """Return the topic's schemas by fingerprint, without invalid messages, for which it logs warnings.
+    """Return the topic's schemas by fingerprint; log a warning for each invalid message.
 
     Raises LogUnavailable.
     """
@@ -75,7 +75,7 @@ class FollowedSchemas:
             self._texts[bytes.fromhex(message.key)] = message.value or b""
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> None:
-        """Return None: our messages carry fingerprints."""
+        """Return None, because our messages carry fingerprints instead of ids."""
 
     def schema_of(self, schema_id: int | bytes) -> Mapping[str, Any]:
         """Return the schema with this fingerprint.
@@ -115,7 +115,7 @@ class LogSchemas:
         yield Sample("fabrictime_schema_waits_total", self._waited)
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> None:
-        """Return None: our messages carry fingerprints."""
+        """Return None, because our messages carry fingerprints instead of ids."""
 
     def schema_of(self, schema_id: int | bytes) -> Mapping[str, Any]:
         """Return the schema with this fingerprint. Raises KeyError if it is missing or not read in time."""
@@ -129,7 +129,7 @@ class LogSchemas:
     async def arrive(self, values: Iterable[bytes | None]) -> None:
         """Wait, at most `HOLD_S`, until the topic has been read for the unknown schemas of these messages.
 
-        The next wait begins with the next read that is due: made-up fingerprints delay few messages.
+        Reads are rate-limited, and without a read nothing waits, so made-up fingerprints delay few messages.
         """
         fingerprints = codec.other_fingerprints(values)
         waiting = sum(fingerprints.values())
@@ -143,7 +143,7 @@ class LogSchemas:
                 await asyncio.sleep(RETRY_S)
 
     def _read_for(self, fingerprints: Set[bytes], *, retries: bool = False) -> threading.Thread | None:
-        """Return the thread of the running read, or of a new one if it is due; None if none is needed.
+        """Return the thread of the running read, or of a new read if one is due; None if no read is needed.
 
         `retries`: after a failed read, the next read is due as long as messages wait.
         """

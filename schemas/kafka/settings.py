@@ -1,4 +1,4 @@
-"""Address and security of a Kafka cluster, and the options of every client library that follow from them.
+"""The settings of a Kafka cluster, its address and security, and each client library's options from them.
 
 A secret is given by the path of its file, which is read when a client is created. So no setting, dump or log
 line contains a secret.
@@ -170,7 +170,7 @@ class KafkaSettings(StrictModel):
         return options
 
     def registry(self) -> codec.Registry:
-        """Return a client of the schema registry; if none is set, one of the schemas on the log."""
+        """Return a client of the schema registry; without a registry, a reader of the log's schemas."""
         if self.schema_registry_url is None:
             from schemas.kafka.schema_log import log_schemas
 
@@ -245,6 +245,6 @@ def service_options(cluster: KafkaSettings | str) -> dict[str, Any]:
 
 
 def _log_repeated(lines: RepeatFilter, error: object) -> None:
-    """Log a client's error unless the same one was logged just before."""
+    """Log a client's error, unless the same error was logged recently."""
     if (line := lines.due(f"log: {error}")) is not None:
         _log.warning("%s", line)

@@ -13,7 +13,7 @@ SUM, COUNT = "_sum", "_count"
 
 
 class Kind(StrEnum):
-    """The type of a metric, as Prometheus names it."""
+    """The type of a metric, by Prometheus' names."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

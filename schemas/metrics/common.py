@@ -41,7 +41,7 @@ def declare(
     detail: Detail = Detail.ALWAYS,
     **labels: Iterable[str],
 ) -> Metric:
-    """Return a metric. `labels` maps each label to its possible values, none for a label of a NIC or link."""
+    """Return a metric. `labels` maps each label to its possible values; labels of NICs or links list none."""
     values = tuple((label, tuple(of_label)) for label, of_label in labels.items())
     return Metric(f"fabrictime_{name}", kind, unit, help_text, writers, values, merge, detail)
 

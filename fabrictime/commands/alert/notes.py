@@ -92,7 +92,7 @@ def _joined(note: AlertNote, silence: tuple[int, int], now_ns: int) -> tuple[int
 
 
 def ended_note(note: AlertNote, now_ns: int) -> AlertNote:
-    """Return a note with its silence and acknowledgement ended. Raises ValueError if it has neither."""
+    """Return a note whose silence and acknowledgement end now. Raises ValueError if there is neither."""
     until_ns = note["silent_until_ns"]
     is_silent = until_ns is not None and until_ns > now_ns
     if not is_silent and note["acknowledged_ns"] is None:

@@ -40,7 +40,7 @@ def save(
     ] = "",
     file: BaselineFile = DEFAULT_FILE,
 ) -> None:
-    """Save the values of a run: those of a golden host, or of the larger part of each SKU's hosts."""
+    """Save the values of a run as the baseline: those of a golden host, or the majority's for each SKU."""
     from fabrictime.audit.evaluate import write_baseline
     from fabrictime.audit.stored import load
     from streams.audit.hosts.baseline import save as saved

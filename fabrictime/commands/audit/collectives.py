@@ -50,8 +50,8 @@ def collectives(
 ) -> None:
     """Measure a collective over hosts with 1, 2, 4 and 8 queue pairs, and find the hosts that slow it.
 
-    Needs nccl-tests or rccl-tests with MPI on all hosts, which are to be idle. Exit code 0: full bandwidth,
-    1: too low, or a slow host, 2: not known.
+    All hosts must be idle and have nccl-tests or rccl-tests with MPI. Exit code 0: full bandwidth, 1: too
+    low, or a slow host, 2: unknown.
     """
     from fabrictime.audit import collectives as runner
     from fabrictime.audit import fleet
@@ -92,7 +92,7 @@ def collectives(
 
 
 def _check(names: tuple[str, ...], operation: str, sku: str, kind: Sku | None, gpus: int) -> None:
-    """Raise ValueError for invalid options or combinations of them."""
+    """Raise ValueError for invalid options or invalid combinations of options."""
     from fabrictime.audit.collectives import OPERATIONS
     from schemas.skus import load_skus
 

@@ -78,7 +78,7 @@ def _names(hosts: tuple[str, ...]) -> str:
 
 
 def main(before: str, after: str, log: Callable[[], KafkaSettings], *, as_json: bool) -> int:
-    """Print the differences between two runs; return 1 if there is a new error, else 0. Raises ValueError."""
+    """Print the differences between two runs; return 1 if an error is new, else 0. Raises ValueError."""
     difference = diff(load(before, log), load(after, log))
     if as_json:
         print(json.dumps(asdict(difference)))

@@ -59,11 +59,11 @@ def act(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Drain unfit nodes of Slurm or Kubernetes once, and resume those that pass again.
+    """Drain unfit nodes of Slurm or Kubernetes once, and resume nodes that pass again.
 
-    The service `drains` of `fabrictime up` does the same at once after each verdict. Acts in mode ACT where
-    `allowed_actions` has DRAIN and RESUME (`fabrictime config set`); else it only shows and reports the
-    actions. Exit code 0: done, 1: an action failed, 2: scheduler or log did not answer.
+    The service `drains` of `fabrictime up` does the same at once after each verdict. Nodes are changed in
+    mode ACT if `allowed_actions` has DRAIN and RESUME (`fabrictime config set`); otherwise the actions are
+    only shown and reported. Exit code 0: done, 1: an action failed, 2: scheduler or log did not answer.
     """
     from fabrictime.commands.audit import nodes as audit_nodes
 

@@ -227,7 +227,7 @@ def config_new_key(
         Path, typer.Argument(metavar="FILE", help="File for the private key; FILE.pub: the public one.")
     ],
 ) -> None:
-    """Make a key with which policy workers and this command line sign (`control.signing_key_file`)."""
+    """Create the key with which policy workers and this command line sign (`control.signing_key_file`)."""
     from schemas.signing import new_key
 
     try:
@@ -242,8 +242,8 @@ def config_new_key(
 def config_sign(settings: Any) -> None:
     """Publish the configuration again, signed with the present key.
 
-    Needed once before signatures are required, and after a new key before the former one is removed. It signs
-    all records that are in force here: check them with `config show` before.
+    Run it once before signatures are required, and after a key change before the former key is removed. It
+    signs all records that are in force here: check them with `config show` before.
     """
     from fabrictime.commands.config import live_config
 

@@ -80,7 +80,7 @@ def doctor(
 ) -> None:
     """Check settings, host, NICs, clock, Kafka and ClickHouse; print a fix for each fault.
 
-    Nothing is changed. Exit code 0: no check failed, 1: one failed, 2: the settings cannot be read.
+    Nothing is changed. Exit code 0: no check failed, 1: a check failed, 2: the settings cannot be read.
     """
     from fabrictime.commands.install import doctor as runner
 

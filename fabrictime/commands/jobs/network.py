@@ -23,7 +23,7 @@ _OPEN_NS: Final = 3_600_000_000_000
 
 
 def network_report(settings: Config, out: Observations) -> NetworkReport:
-    """Return the network's faults and events at a job's hosts during the job, or the reason for none."""
+    """Return the network's events at a job's hosts during the job, or the reason why it was not compared."""
     cluster = log_if_any(settings)
     if isinstance(cluster, str):
         return _not_compared(cluster)

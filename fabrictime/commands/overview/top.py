@@ -26,7 +26,7 @@ _SEVERITY_COLOURS: Final = {"CRITICAL": "red", "WARNING": "yellow"}
 
 
 def main(settings: EvidenceSettings, *, once: bool, as_json: bool) -> None:
-    """Show the overview until SIGINT; with `once`, as JSON, or if stdout is no terminal, print it once.
+    """Show the overview until SIGINT. Print it once with `once`, as JSON, or if stdout is no terminal.
 
     Raises ValueError if the log cannot be read.
     """

@@ -55,12 +55,12 @@ def replay(
     rule: Rules = None,
     as_json_lines: Json = False,
 ) -> None:
-    """Compute a past interval of the log again and compare; nothing is published.
+    """Recompute a past interval of the log and compare the outputs; nothing is published.
 
-    It needs a running log. Each line DIFFERENT names a record that this code would not have published, or not
-    so. `replay_same` is the share of the records that are the same. A worker that is killed takes the steps
-    of its last half second with it: the records of that time are counted as without steps. Exit codes: 0 all
-    the same, 1 records differ or a worker cannot be replayed, 2 the log or an option cannot be used.
+    It needs a running log. Each line DIFFERENT names a record that this code would not publish, or not with
+    these values. `replay_same` is the share of equal records. A killed worker loses the steps of its last
+    half second: the records of that time are counted as without steps. Exit codes: 0 all equal, 1 records
+    differ or a worker cannot be replayed, 2 the log or an option cannot be used.
     """
     import gc
     import time

@@ -130,7 +130,7 @@ def records_of(
     *,
     newest_only: bool = False,
 ) -> Records:
-    """Return a topic's readable records by identity; with `values`, only of outputs with these values."""
+    """Return a topic's readable records by identity. `values`, if given, selects the outputs by value."""
     records: Records = defaultdict(list)
     for value, at_ns in outputs:
         name, key, body = value

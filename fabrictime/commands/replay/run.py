@@ -59,7 +59,7 @@ UNRECORDED_NS: Final = 2 * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Rules and thresholds that replace those of the original run."""
+    """Rules and thresholds for the replay that replace the original run's."""
 
     rules: DiagnosisRules = field(default_factory=DiagnosisRules)
     thresholds: Mapping[str, float] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Replay:
 
 @dataclass(slots=True)
 class Replayed:
-    """The result of replaying one stage."""
+    """The result of replaying one stage: its differences and counts."""
 
     stage: str
     span: Span
@@ -202,7 +202,7 @@ class Operator:
         return self.runner.recording.begin_ns if isinstance(self.runner, StepRunner) else self.began_ns
 
     def add(self, message: Message, first: int) -> None:
-        """Add a message with steps or cycles of the operator. `first`: number of the first step in it."""
+        """Add a message with steps or cycles of the operator. `first`: number of the message's first step."""
         self.records.append((first, message))
         self.last_ns = max(self.last_ns, message.append_ns)
 

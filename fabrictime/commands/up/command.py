@@ -46,7 +46,7 @@ def up(
 ) -> None:
     """Start the pipeline on this machine and show it live; Ctrl-C stops every process.
 
-    With a fleet file and --log, only this host's agent starts: others run once for all hosts.
+    With a fleet file and --log, only this host's agent starts; other services run once for all hosts.
     """
     from fabrictime.commands.up import pipeline as runner
 

@@ -113,9 +113,9 @@ def make_secrets(run: Run) -> None:
 
 
 def workers_here() -> int:
-    """Return the number of workers that this machine carries: 1 on few CPUs, else 2.
+    """Return the number of workers for this machine: 1 on few CPUs, else 2.
 
-    A second one without a free CPU would use a third of a CPU for nothing.
+    A second worker without a free CPU costs a third of a CPU for nothing.
     """
     return 1 if usable_processors() <= FEW_CPUS else 2
 

@@ -1,4 +1,4 @@
-"""Chooses the services of a run of `up`: the processes that it starts, each after its prerequisites."""
+"""Chooses the processes that a run of `up` starts, each after its prerequisites."""
 
 from __future__ import annotations
 

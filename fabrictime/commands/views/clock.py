@@ -46,7 +46,7 @@ class Reader:
         self._reader.close()
 
     def catch_up(self, since_s: float) -> None:
-        """Read the inventory, and the clock offsets of the last `since_s`; if there are none, the newest.
+        """Read the inventory and the clock offsets of the last `since_s`, or the newest if all are older.
 
         Raises ValueError if the log does not answer or a topic does not exist.
         """

@@ -58,7 +58,7 @@ def as_json(picture: Picture) -> str:
 
 
 def plain(picture: Picture) -> str:
-    """Return the fleet's figures as one line."""
+    """Return the figures of the fleet's clocks as one line of text."""
     return "; ".join(text for text, _ in _summary(picture))
 
 

@@ -1,6 +1,6 @@
 """Explains the route of a flow: its links and their health, its other paths, and the decisions about it.
 
-The command reads topics of the log. It takes a flow id, a part of one, or source:port, and prints text or
+The command reads topics of the log. It takes a flow id or a part of it, or source:port, and prints text or
 JSON. `explain` does no I/O; the other functions read the log and print.
 """
 

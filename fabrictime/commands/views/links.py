@@ -48,7 +48,7 @@ _COLOURS: Final = {
 
 
 class Board(Generic[R]):
-    """The newest record of each subject or alert, from which it returns rows. Does no I/O."""
+    """The newest record of each link-health subject or alert; returns them as rows. Does no I/O."""
 
     def __init__(self, kind: Kind[R]) -> None:
         self.kind = kind
@@ -56,7 +56,7 @@ class Board(Generic[R]):
         self._records: dict[str, R] = {}
 
     def take(self, key: str, record: R | None) -> bool:
-        """Process a record of the topic; None is the tombstone of `key`. Return whether the rows changed."""
+        """Process a record of the topic; None is the tombstone of `key`. Return whether the board changed."""
         if record is None:
             return self._records.pop(key, None) is not None
         name, number = self.kind.key(record), self.kind.number(record)

@@ -158,9 +158,9 @@ def import_(
         ),
     ] = False,
 ) -> None:
-    """Make a topology file from those of other tools: LLDP, SONiC, containerlab, Slurm, InfiniBand …
+    """Make a topology file from files of other tools: LLDP, SONiC, containerlab, Slurm, InfiniBand …
 
-    Without a cable nothing is written, and the exit code is 1.
+    If no cable is found, nothing is written, and the exit code is 1.
     """
     from fabrictime.imports.base import Hints, NoCable
     from fabrictime.imports.formats import import_files

@@ -47,7 +47,7 @@ def _rank(name: str) -> int:
 
 
 def read_chakra(name: str, data: bytes, out: Observations) -> None:
-    """Add the collectives of a rank's protobuf trace. Raises ValueError if it is damaged from its start."""
+    """Add the collectives of a rank's protobuf trace. Raises ValueError if its first message is damaged."""
     rank = _rank(name)
     ordinals: Counter[tuple[Group, str]] = Counter()
     nodes = 0
@@ -131,7 +131,7 @@ def _attributes(message: bytes) -> Iterator[tuple[str, int | str]]:
 
 
 def read_chakra_json(name: str, lines: Iterator[str], out: Observations) -> None:
-    """Add the collectives of a rank's trace in JSON. Raises ValueError if it holds no node."""
+    """Add the collectives of a rank's JSON trace. Raises ValueError if the trace holds no node."""
     rank = _rank(name)
     ordinals: Counter[tuple[Group, str]] = Counter()
     nodes = 0

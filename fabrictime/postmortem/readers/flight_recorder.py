@@ -149,7 +149,7 @@ def _call(
 
 
 def _elements(shapes: Any) -> int:
-    """Return the number of elements of all tensors; -1 if it is not stated."""
+    """Return the number of elements of all tensors; -1 if `shapes` does not state it."""
     if not isinstance(shapes, list | tuple):
         return -1
     if shapes and not isinstance(shapes[0], list | tuple):

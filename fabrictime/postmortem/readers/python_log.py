@@ -269,7 +269,7 @@ class PythonLog:
         return False
 
     def _expect_peers(self, first: int, pid: str) -> None:
-        """Record the number of ranks, if one launcher started `pid` and others; `first` is their lowest."""
+        """Record at least `first` + n ranks; n is the number of processes of the launcher of `pid`."""
         for pids in self._processes.values():
             if pid in pids:
                 self._out.expect(first + len(pids))

@@ -17,7 +17,7 @@ FABRIC = ("eth0", "eth1")
 
 
 class RecordedNetwork:
-    """The network part of a recorded host. `network` holds the result of each read, and may be changed."""
+    """The network part of a recorded host. `network` has the result of each read; faults change it."""
 
     def __init__(self) -> None:
         self.network: dict[str, Any] = deepcopy(NETWORK)
@@ -43,7 +43,7 @@ class RecordedNetwork:
         return list(self._of("rules"))
 
     def neighbours(self) -> list[Neighbour]:
-        """Return the neighbours."""
+        """Return the ARP and NDP neighbours."""
         return list(self._of("neighbours"))
 
     def dcb(self, interface: str) -> Dcb | None:
@@ -56,7 +56,7 @@ class RecordedNetwork:
         return dict(self._of("ethtool_statistics").get(interface, {}))
 
     def link_settings(self, interface: str) -> LinkSettings | None:
-        """Return the link settings of an interface, or None if it has none."""
+        """Return the ethtool link settings of an interface; None if it has none."""
         settings: LinkSettings | None = self._of("link_settings").get(interface)
         return settings
 

@@ -155,7 +155,7 @@ def add_rules(rates_bps: dict[str, int], settings: FabricSettings) -> None:
 
 
 def read_marked() -> dict[tuple[str, int], int]:
-    """Return the packets that this namespace's ports have marked, by (port, DSCP). Raises OSError."""
+    """Return how many packets this namespace's ports have marked, by (port, DSCP). Raises OSError."""
     marked_packets: dict[tuple[str, int], int] = {}
     body = struct.pack("=BBH", NFPROTO_IPV4, 0, 0) + attribute(_RULE_TABLE, _TABLE.encode() + b"\0")
     with open_netlink(NETLINK_NETFILTER, timeout_s=5) as sock:
@@ -195,7 +195,7 @@ def _write_tos(mask: int, value: int) -> list[dict[str, Any]]:
 def _marking_rules(
     port: str, rate_pps: int, traffic: FabricClass, settings: FabricSettings, number: int
 ) -> list[Any]:
-    """Return the rules of one class at one port: its phantom queue, and marking while the queue overflows."""
+    """Return the rules of one class at one port: its phantom queue, and ECN marking while it is full."""
     of_class = [*_port_is(port), *_dscp_is(traffic.dscp)]
     key = _immediate(struct.pack("=I", number))
     is_full = longer_than(settings.mtu_bytes // 2)

@@ -307,7 +307,7 @@ class Truth:
         return sender.node == node and (node != start.host or sender.name == start.device)
 
     def _leads(self, link: str, end: FabricNic) -> bool:
-        """Return whether a flow to `end` could take this link: up to a switch, down to its leaf or NIC."""
+        """Return whether a flow to `end` could take a link: up to a switch, or down to its leaf or NIC."""
         sender, receiver = self._fabric.links[link]
         kinds = (self._fabric.plan.nodes[sender.node].kind, self._fabric.plan.nodes[receiver.node].kind)
         if kinds == ("leaf", "spine"):

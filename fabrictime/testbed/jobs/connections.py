@@ -184,7 +184,7 @@ class Connections:
                     self._begin(one, self._random.randrange(*_PORTS))
 
     def move(self, one: Carried, port: int) -> int | None:
-        """Move a flow. Return the port if it is in force, None if the move has begun. Raises OSError."""
+        """Move a flow to `port`. Return `port` if it is in force already, else None. Raises OSError."""
         if one.tx is not None and port == one.port:
             if one.attempt is not None and one.receiver_number >= one.attempt.number:
                 raise OSError(errno.EBUSY, f"on its way to port {one.attempt.port}")
@@ -380,7 +380,7 @@ class Connections:
             self._watch(sock, select.EPOLLIN, lambda sock=sock: self._greeted(sock))  # type: ignore[misc]
 
     def _greeted(self, sock: socket.socket) -> None:
-        """Read from a new connection which stream it carries, and receive the stream on it."""
+        """Read the number of the stream that a new connection carries, and receive the stream on it."""
         try:
             hello = sock.recv(_HELLO.size, socket.MSG_PEEK)
         except BlockingIOError:

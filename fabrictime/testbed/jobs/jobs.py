@@ -216,7 +216,7 @@ class Job:
             return list(self._iterations)
 
     def wait_until_over(self, timeout_s: float) -> bool:
-        """Wait until the job has ended, for at most `timeout_s`; return whether it has."""
+        """Wait until the job has ended, for at most `timeout_s`; return whether it has ended."""
         with self._changed:
             return self._changed.wait_for(lambda: self._over, timeout_s)
 

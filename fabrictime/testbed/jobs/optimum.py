@@ -49,7 +49,7 @@ def wire_bytes(payload: int, mtu_bytes: int = MTU_BYTES) -> int:
 def best_goodputs_bps(
     shape: Shape, jobs: Sequence[Sequence[Flow]], packets_per_ack: int | None = None
 ) -> list[float]:
-    """Return the best goodput of each of several jobs that run at once: payload of all its ranks, bit/s.
+    """Return the best goodput (payload of all ranks, bit/s) of each of several jobs that run at once.
 
     A job is given as the flows of one iteration. Raises ValueError if no link limits a job.
     """

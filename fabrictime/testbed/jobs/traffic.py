@@ -104,7 +104,7 @@ class FlowResult:
 
 
 class Flow:
-    """A running flow: await it with `wait`, end it early with `stop`."""
+    """A running flow: wait for its end with `wait`, or end it early with `stop`."""
 
     def __init__(self, number: int, spec: FlowSpec, worker: Worker, started: dict[str, Any]) -> None:
         self.number = number

@@ -1,8 +1,7 @@
 """Runs a function inside namespaces of its own, while the calling process stays outside.
 
 A forked child enters the namespaces, runs the function and ends. Tests and benchmarks need it, as their
-process may have threads. The child has the caller's memory without its threads, so the function must not wait
-for any.
+process may have threads. The child lacks the caller's threads, so the function must not wait for a thread.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Worker:
         self._poll.poll()
 
     def hang_up(self) -> None:
-        """Close the process's standard input, which makes it end by itself."""
+        """Close the process's standard input, so that the process ends by itself."""
         with contextlib.suppress(OSError):
             self.stdin.close()
 

@@ -1,7 +1,7 @@
 """Gives a process its own PID namespace, in which a program can be started under a chosen process id.
 
-Tests of reused process ids need it. The process must have called `userns.enter`. The module uses the standard
-library only and forks, so it must run before any thread starts.
+Tests of reused process ids need the module. The process must have called `userns.enter`. The module uses the
+standard library only and forks, so it must run before any thread starts.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _set_session(nice: int) -> None:
 def keep_priority() -> Callable[[], None]:
     """Raise this process's priority, which its children inherit; return a function that restores it.
 
-    If this is not permitted, its children get lowered priorities in the same order. Call it before entering a
+    If this is not permitted, its children get lower priorities in the same order. Call it before entering a
     user namespace, in which a process may only lower its priority.
     """
     scheduler, nice = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
@@ -158,8 +158,8 @@ def niceness(name: str, behind: bool) -> int:
 def apply_priority(name: str) -> None:
     """Set class and niceness of this process for its service, and the switch interval of its threads.
 
-    Call it in the main thread, before others exist. A service in `REAL_TIME` keeps the real-time class if it
-    was started in it, and never requests it.
+    Call it in the main thread, before other threads exist. A service in `REAL_TIME` keeps the real-time class
+    if it was started in that class, and never requests it.
     """
     if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):
         if name in REAL_TIME:

@@ -88,7 +88,7 @@ def new_netns(name: str) -> str:
     """Create a network namespace, move the calling thread into it, and return its path under /run/netns.
 
     Call it only in a helper thread, since the thread cannot return to the machine's network. Raises
-    NamespacesDenied if the process has not called `enter`, and FileExistsError if the name is taken.
+    NamespacesDenied if the process has not called `enter`, FileExistsError if the name is taken.
     """
     if not inside():
         raise NamespacesDenied("network namespaces are made after enter() only")
@@ -232,7 +232,7 @@ def _check() -> None:
 
 
 def _threads() -> list[str]:
-    """Return the kernel's names of this process's threads."""
+    """Return the names of this process's threads, as the kernel lists them."""
     names = []
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
