@@ -242,7 +242,9 @@ def split_signature(data: bytes, name: str, registry: Registry | None = None) ->
     """
     writer, start = _writer_of(data, name, registry)
     record = _read(data, start, name, writer.parsed, None)
-    signature: bytes = record.get("signature") or b""
+    signature: Any = record.get("signature") or b""
+    if not isinstance(signature, bytes):  # by the schema of a foreign writer
+        raise BadRecord("MALFORMED", f"{name}.signature: {type(signature).__name__}, expected bytes")
     try:
         body = _written(name, record, writer.parsed)
         signed_body = _written(name, {**record, "signature": b""} if signature else record, writer.parsed)

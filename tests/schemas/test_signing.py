@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,19 @@ class Keys:
 
     def verifier(self) -> Verifier:
         return Verifier(self.accepted)
+
+
+class Registry:
+    """A schema registry with one schema."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+    def id_of(self, name: str, schema: Any) -> int:
+        return 7
+
+    def schema_of(self, schema_id: int | bytes) -> Any:
+        return self.raw
 
 
 @pytest.fixture(scope="module")
@@ -101,20 +116,14 @@ def test_a_record_of_an_older_schema_keeps_its_signature(keys: Keys) -> None:
     raw = dict(codec.raw_schema("ActuatorConfig"))
     raw["fields"] = [field for field in raw["fields"] if field["name"] != "slices"]
 
-    class Registry:
-        def id_of(self, name: str, schema: Any) -> int:
-            return 7
-
-        def schema_of(self, schema_id: int) -> Any:
-            return raw
-
-    registry = Registry()
+    registry = Registry(raw)
     record = dict(records()[CONFIG])
     del record["slices"]
-    from fastavro import parse_schema
 
     def encoded(signature: bytes) -> bytes:
-        body = codec._written("ActuatorConfig", {**record, "signature": signature}, parse_schema(dict(raw)))
+        body = codec._written(
+            "ActuatorConfig", {**record, "signature": signature}, fastavro.parse_schema(dict(raw))
+        )
         return b"\x00\x00\x00\x00\x07" + body
 
     from schemas.signing import _text
@@ -124,6 +133,21 @@ def test_a_record_of_an_older_schema_keeps_its_signature(keys: Keys) -> None:
     checked = Message(1, CONFIG.name, 0, 0, "h1", encoded(signature))
     keys.verifier().check(checked, registry)
     assert checked.decoded(CONFIG, registry)["slices"] == []
+
+
+@pytest.mark.parametrize("topic", [CONFIG, DECISIONS])
+def test_a_signature_that_is_text_by_its_writers_schema_is_malformed(keys: Keys, topic: Topic[Any]) -> None:
+    """A message without a key must not end the process that checks it."""
+    raw = copy.deepcopy(codec.raw_schema(topic.record))
+    field = next(field for field in raw["fields"] if field["name"] == "signature")
+    field["type"] = ["null", "string", "bytes"]
+    registry = Registry(raw)
+    record = {**records()[topic], "signature": "abcdefghijkl"}
+    body = codec._written(topic.record, record, fastavro.parse_schema(copy.deepcopy(raw)))
+    value = b"\x00\x00\x00\x00\x07" + body
+    with pytest.raises(BadRecord, match="expected bytes") as found:
+        keys.verifier().check(Message(1, topic.name, 0, 0, "h1", value), registry)
+    assert found.value.reason == "MALFORMED"
 
 
 @pytest.mark.parametrize(
