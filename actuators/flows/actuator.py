@@ -371,8 +371,8 @@ class FlowActuator:
         try:
             if message.key in self.appliers:
                 decision = self._inputs.decoded(DECISIONS, message)
-        except codec.BadRecord as bad:
-            self.command_io.reject(message, bad)
+        except DATA_ERRORS as error:
+            self.command_io.reject(message, refusal(error))
         if decision is None:
             done()
         else:

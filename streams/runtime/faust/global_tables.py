@@ -17,6 +17,7 @@ from schemas.kafka.async_reader import AsyncTopicReader
 from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import FLOWS, Topic
+from schemas.unexpected import DATA_ERRORS, refusal
 from streams.runtime.fabric_tables import FabricTables
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class GlobalTableReader:
             try:
                 self._check(message)
                 error = self._tables.take(message)
-            except codec.BadRecord as refused:
-                error = refused
+            except DATA_ERRORS as refused:
+                error = refusal(refused)
             if error is not None:
                 self._on_rejected(message, error)

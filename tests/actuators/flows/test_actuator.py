@@ -298,3 +298,12 @@ def test_a_decision_is_refused_at_once_if_the_topic_lacks_its_schema(log, read, 
     log.put(DECISIONS.name, "h1", later_message("Decision", decision()))
     [reject] = read(REJECTS.name).until(len)
     assert (reject["topic"], reject["reason"]) == (DECISIONS.name, "UNKNOWN_SCHEMA")
+
+
+def test_a_decision_whose_check_fails_unexpectedly_is_refused(log, read, tmp_path, monkeypatch):
+    with closing(Stepped(log, tmp_path)) as stepped:
+        monkeypatch.setattr(stepped.actuator._inputs, "decoded", lambda topic, message: message.value.missing)
+        log.put(DECISIONS.name, "h1", decision())
+        stepped.until(lambda: stepped.actuator.command_io.rejected == 1)
+    [reject] = read(REJECTS.name).until(len)
+    assert (reject["topic"], reject["reason"]) == (DECISIONS.name, "OTHER")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from schemas.kafka.message import Message
 from schemas.kafka.settings import KafkaSettings
 from schemas.kafka.start import BEGINNING
 from schemas.topics import FLOWS, INVENTORY
@@ -14,6 +15,20 @@ from tests.embedded_log import EmbeddedLog
 from tests.records import make, make_part
 
 HOSTS = 40
+
+
+def test_a_record_whose_check_fails_unexpectedly_is_refused() -> None:
+    """Tables are read from their beginning, so such a record would end each later process, too."""
+    refusals: list[str] = []
+
+    def check(message: Message) -> None:
+        raise AttributeError("'str' object has no attribute 'hex'")
+
+    reader = GlobalTableReader(
+        FabricTables(), {}, KafkaSettings(), lambda message, error: refusals.append(error.reason), check
+    )
+    reader._take([Message(1, INVENTORY.name, 0, 0, "h1/eth0", b"")])
+    assert refusals == ["OTHER"]
 
 
 async def test_flows_that_are_read_before_their_nics_count(tmp_path: Path) -> None:
