@@ -300,7 +300,7 @@ def test_a_decision_is_refused_at_once_if_the_topic_lacks_its_schema(log, read, 
     assert (reject["topic"], reject["reason"]) == (DECISIONS.name, "UNKNOWN_SCHEMA")
 
 
-def test_a_decision_whose_check_fails_unexpectedly_is_refused(log, read, tmp_path, monkeypatch):
+def test_a_decision_with_an_unexpected_error_in_its_check_is_refused(log, read, tmp_path, monkeypatch):
     with closing(Stepped(log, tmp_path)) as stepped:
         monkeypatch.setattr(stepped.actuator._inputs, "decoded", lambda topic, message: message.value.missing)
         log.put(DECISIONS.name, "h1", decision())

@@ -17,7 +17,7 @@ from tests.records import make, make_part
 HOSTS = 40
 
 
-def test_a_record_whose_check_fails_unexpectedly_is_refused() -> None:
+def test_a_record_with_an_unexpected_error_in_its_check_is_refused() -> None:
     """Tables are read from their beginning, so such a record would end each later process, too."""
     refusals: list[str] = []
 
