@@ -88,7 +88,7 @@ FORMATS: Final[dict[str, Format]] = {
 
 @cache
 def format_of(name: str) -> Format:
-    """Return a format by its name in a schema. Raises KeyError that lists the formats for an unknown name."""
+    """Return a format by its name in a schema. Raises KeyError, with all known names, for other names."""
     try:
         return FORMATS[name]
     except KeyError:

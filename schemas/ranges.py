@@ -32,7 +32,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
 
 
 def range_of(name: str) -> tuple[int, int]:
-    """Return (minimum, maximum) of a named range. Raises KeyError that lists all names for an unknown one."""
+    """Return (minimum, maximum) of a named range. Raises KeyError, with all known names, for other names."""
     try:
         return RANGES[name]
     except KeyError:

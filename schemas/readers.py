@@ -27,7 +27,10 @@ class ReaderMaker(Protocol):
         """Return the reader that decodes an int or long within `low` and `high`; None means no limit."""
 
     def real(self, low: float | None, high: float | None, is_narrow: bool) -> Any:
-        """Return the reader of a double, or a float if `is_narrow`. None: no limit. Raises ValueError."""
+        """Return the reader of a double, or a float if `is_narrow`.
+
+        Raises ValueError for an invalid limit.
+        """
 
     def boolean(self) -> Any:
         """Return the reader that decodes a boolean to True or False."""

@@ -61,7 +61,7 @@ class ControlSettings(StrictModel):
         return self
 
     def verifier(self) -> Verifier | None:
-        """Return the signature verifier, None if not required. Raises ValueError for unusable keys."""
+        """Return the signature verifier; None if no signature is required. Raises ValueError for bad keys."""
         if not self.require_signature or self.accepted_keys_file is None:
             return None
         return Verifier(self.accepted_keys_file)

@@ -109,7 +109,7 @@ def split_end(text: str) -> End:
 
 
 def end_text(end: End) -> str:
-    """Return `node:port`."""
+    """Return an end of a link as text, `node:port`."""
     return end_id(*end)
 
 
@@ -227,7 +227,7 @@ class Topology:
         return self._at.get(_plain(address), ())
 
     def far(self, end: End) -> End | None:
-        """Return the end to which a port is wired; None if it is not listed, or has several (a bond)."""
+        """Return the end to which a port is wired; None if it is not listed or wired to several (a bond)."""
         ends = self._far.get(end, ())
         return ends[0] if len(ends) == 1 else None
 

@@ -178,7 +178,7 @@ class Transfer:
     """Rate as a share of the link's rate."""
 
     def spec(self, fabric: Fabric, duration_s: float) -> dict[str, Any]:
-        """Return the testbed's specification of the flow."""
+        """Return the testbed's specification of this transfer's flow."""
         return {
             "source": self.source,
             "destination": self.destination,

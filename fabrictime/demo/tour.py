@@ -69,7 +69,7 @@ class Narrator(Protocol):
         """Print a paragraph of text."""
 
     def phase(self, text: str) -> None:
-        """Show the event for which the tour waits, if the output can be replaced later."""
+        """Show the event for which the tour waits, if the output can be overwritten later."""
 
 
 class Tour:

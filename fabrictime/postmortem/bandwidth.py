@@ -38,7 +38,9 @@ _Times = dict[Hashable, dict[_Members, list[Operation]]]
 
 
 class _Comparison(NamedTuple):
-    """The slow groups of a kind, the fast groups, the largest ratio, and groups that may wait for a rank."""
+    """The slow groups of a kind, the fast groups, the largest ratio, and groups that may wait for a rank that
+    recorded nothing.
+    """
 
     slow: set[_Members]
     fast: set[_Members]

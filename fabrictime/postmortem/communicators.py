@@ -59,7 +59,7 @@ def _use(communicator: str, transport: str, channels: dict[Channel, int], out: O
 
 
 def device_name(channel: Channel, out: Observations) -> str:
-    """Return the NIC of a channel as HOST/DEVICE. For sockets it is a number, as logs name no interface."""
+    """Return the NIC of a channel as HOST/DEVICE; for sockets, an index, as logs name no interface."""
     devices = {} if is_socket(channel.transport) else out.network_of(channel.host).rdma_devices
     return f"{channel.host}/{devices.get(channel.device, f'device {channel.device}')}"
 

@@ -114,7 +114,7 @@ def _note_torn(out: Observations, name: str, reason: str) -> None:
 
 
 def _read_file(reader: _Reader, path: Path, name: str) -> None:
-    """Read a file in the format that its head shows. Raises ValueError if unknown, or if it is damaged."""
+    """Read a file in its head's format. Raises ValueError for an unknown format or a damaged file."""
     size = path.stat().st_size
     if not size:
         raise _Unknown("empty")

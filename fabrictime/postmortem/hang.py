@@ -57,7 +57,7 @@ def stalls(out: Observations) -> Iterator[Explanation]:
 
 
 def _waits(out: Observations) -> dict[_Place, _Wait]:
-    """Return the waits of ranks by collective."""
+    """Return, by collective, the ranks that wait in it and the members for which they wait."""
     last: dict[Group, dict[int, int]] = defaultdict(dict)
     done: dict[_Place, set[int]] = defaultdict(set)
     pending: dict[_Place, dict[int, Call]] = defaultdict(dict)
@@ -97,7 +97,7 @@ def _completed(place: _Place, out: Observations) -> set[int]:
 
 
 def _message_waits(out: Observations) -> dict[_Place, _Wait]:
-    """Return the waits of ranks by send or receive.
+    """Return, by send or receive, the ranks that wait in it and the peers for which they wait.
 
     The numbers of messages differ between ranks, so a peer has entered if it waits in the same message, or in
     a message to this rank.
@@ -126,11 +126,12 @@ def _message_waits(out: Observations) -> dict[_Place, _Wait]:
 
 
 def _roots(waits: Mapping[_Place, _Wait]) -> set[int]:
-    """Return the ranks with a dump that stopped the job: others wait for them, and they wait for no rank.
+    """Return the ranks with a dump that stopped the job: others wait for them, and they wait for none.
 
-    Else return the ranks in a circle that block the largest number of ranks. Empty if all wait for others. A
-    few ranks that wait in a collective which no other member entered have left the common sequence: if others
-    wait for them, these few are the ranks that stopped.
+    If there are none, return the ranks in a circle of waits that block the largest number of ranks. The
+    result is empty if a wait is for data or for a member without a dump. A few ranks that wait in a
+    collective which no other member entered have left the common sequence: if others wait for them, they are
+    the ranks that stopped.
     """
     reach: dict[int, int] = defaultdict(int)
     waits_for: dict[int, set[int]] = defaultdict(set)

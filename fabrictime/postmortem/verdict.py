@@ -87,7 +87,7 @@ def _weight(choice: Explanation) -> float:
 
 
 def _confirmed(best: Explanation, choices: Iterable[Explanation]) -> Explanation:
-    """Return a hang without a culprit, with the culprits of an explanation by the NICs' errors added."""
+    """Return a hang without a culprit, plus the culprits of an explanation by the NICs' errors."""
     if best.verdict != "HANG" or best.culprits:
         return best
     for choice in choices:
@@ -100,7 +100,7 @@ def _confirmed(best: Explanation, choices: Iterable[Explanation]) -> Explanation
 
 
 def _with_ranks(best: Explanation, choices: Iterable[Explanation], out: Observations) -> Explanation:
-    """Return a death of which only the host is known, with the rank for which others wait added."""
+    """Return a death of which only the host is known, plus the rank for which other ranks wait."""
     if best.verdict != "DEAD_RANK" or _ranks_of(best):
         return best
     for choice in choices:
@@ -123,7 +123,7 @@ def _is_same_place(best: Explanation, choice: Explanation, out: Observations) ->
 
 
 def _without_fault(out: Observations, every: list[Operation]) -> Explanation:
-    """Return HEALTHY if the data would show a fault, else UNKNOWN."""
+    """Return the verdict HEALTHY if the data suffices to show faults, else UNKNOWN."""
     reasons = list(_healthy(out, every))
     if not reasons:
         advice = _TABLE_ADVICE if out.tables else _ADVICE

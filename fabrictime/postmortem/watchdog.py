@@ -53,7 +53,7 @@ def timeouts(out: Observations) -> Iterator[Explanation]:
 
 
 def _stopped(stops: Mapping[int, _Stop]) -> dict[int, _Stop]:
-    """Return the ranks that wait in an operation."""
+    """Return the entries of `stops` for ranks that wait in an operation."""
     return {rank: stop for rank, stop in stops.items() if stop.seq != _UNKNOWN}
 
 

@@ -64,7 +64,7 @@ def _inner(field: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _value(value: Any) -> str:
-    """Return a value as TOML; empty if there is no value."""
+    """Return a value as TOML text; empty for None."""
     if value is None:
         return ""
     if isinstance(value, dict):

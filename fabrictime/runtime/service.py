@@ -210,8 +210,9 @@ GENERATIONS: Final = (2_000, 20, 50)
 
 
 def keep_still() -> None:
-    """Exclude permanent objects from garbage collection: a full one stops every thread for 40 ms or more, as
-    long as a failover takes.
+    """Exclude permanent objects from garbage collection.
+
+    A full collection stops every thread for 40 ms or more, which is as long as a failover takes.
     """
 
     def settle(left: Sequence[float]) -> None:

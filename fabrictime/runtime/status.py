@@ -217,7 +217,7 @@ def with_health(state: Mapping[str, Any], health: Health) -> dict[str, Any]:
 
 
 def show(state: Mapping[str, Any]) -> None:
-    """Print the state `with_health` as text."""
+    """Print a state that `with_health` has completed, as text."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Declares metrics and samples. Prometheus' names: prefix, base unit, `_total` for counters."""
+"""Declares metrics and samples. Names follow Prometheus: prefix, base unit, `_total` for counters."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def _rate(name: str, text: str) -> int:
 
 
 def too_wide(record: ActuatorConfig, before: ActuatorConfig | None = None) -> list[str]:
-    """Return a line for each limit of `before` that `record` removes or raises beyond effect."""
+    """Return a line for each limit of `before` that `record` removes or makes ineffective."""
     before = before or PLAIN
 
     def wide(value: float | None, old: float | None, maximum: float) -> bool:

@@ -1,4 +1,4 @@
-"""The commands `pause` and `resume`."""
+"""The commands `pause` and `resume`, which stop and restore all actions."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class Operator:
             yield codec.decode(message.value or b"", topic.type, registry)
 
     def outputs(self, mark_ns: int) -> Iterator[tuple[int, Output]]:
-        """Yield (log time, output) for messages appended before `mark_ns`; an error sets `error` and ends."""
+        """Yield (log time, output) for messages appended before `mark_ns`; store an error and stop."""
         try:
             if self.runner is not None and not self.error:
                 yield from self.runner.run(mark_ns)
@@ -347,7 +347,7 @@ def failures_of(operators: Iterable[Operator]) -> list[str]:
 
 
 def changes_since(operators: Iterable[Operator], run: Replay) -> str:
-    """Return the names of build, settings or topology that changed since the recorded steps; '' if none."""
+    """Return which of build, settings and topology changed since the steps were recorded; '' if none."""
     now = {
         "build": build_digest(),
         "settings": settings_digest(run.settings),

@@ -68,7 +68,7 @@ class Simulated:
         self.rng = rng
 
     def links(self, row: int, answer: bool) -> list[str]:
-        """Return the links on the path of a row's requests, or of its answers, as traces name them."""
+        """Return the links of probed pair `row`, as traces name them: of its requests, or of its answers."""
         route = (self.back if answer else self.there).of(row).tolist()
         links = [self.fleet.link_ids[link] for link in route]
         first, last = (self.dst, self.src) if answer else (self.src, self.dst)

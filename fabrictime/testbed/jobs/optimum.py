@@ -145,7 +145,7 @@ def shape_of(
     fabric_rate_bps: int,
     mtu_bytes: int = MTU_BYTES,
 ) -> Shape:
-    """Return a Shape. Raises ValueError if there is no spine or no host."""
+    """Return the `Shape` of a fabric with these values. Raises ValueError if there is no spine or host."""
     if spines < 1 or not leaf_of:
         raise ValueError(f"{len(leaf_of)} hosts, {spines} spines: expected one of each at least")
     return Shape(dict(leaf_of), spines, host_rate_bps, fabric_rate_bps, mtu_bytes)
