@@ -40,7 +40,7 @@ class Limits:
     """Sum of the versions of both records; decisions carry it as `config_version`."""
 
     def max_moves(self, flows: int, part: float = 1.0) -> int:
-        """Return the number of `flows` that may move within a minute, for a part of the allowed share (0..1).
+        """Return how many of `flows` may move within a minute, by `part` (0 to 1) of the allowed share.
 
         The result is at least one, unless the share is 0.
         """

@@ -1,7 +1,8 @@
 """Builds the readers that decode and check a record in one pass, from its schema.
 
 `native.core.avro` implements the readers, but this module does not import it, so `fabrictime-client` works
-without it. A reader returns the same values as `fastavro` and the checks of `schemas.checks`, or refuses.
+without it. A reader returns the same values as `fastavro` and the checks of `schemas.checks`, or refuses the
+bytes.
 """
 
 from __future__ import annotations
