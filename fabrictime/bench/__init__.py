@@ -22,9 +22,9 @@ Report: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a figure: `value`, in `unit`, is the least (`>=`) or the largest (`<=`) value allowed.
+    """The target of a figure: the least (`>=`) or the largest (`<=`) allowed `value`, in `unit`.
 
-    A figure for context has a unit but no target: `op` and `value` are None.
+    A figure that is measured only for context has a unit but no target: its `op` and `value` are None.
     """
 
     unit: str
@@ -62,7 +62,7 @@ Value: TypeAlias = float | Figure | Missing
 
 
 class Bench(Protocol):
-    """A module of this package that measures something."""
+    """The interface of a bench module: a function `run` that measures figures."""
 
     NAME: str
     TARGETS: Mapping[str, Target]
@@ -74,7 +74,7 @@ class Bench(Protocol):
 
 @runtime_checkable
 class PartedBench(Protocol):
-    """A bench of several parts, each of which can be measured alone."""
+    """The interface of a bench with several parts, each of which can be measured alone."""
 
     NAME: str
     TARGETS: Mapping[str, Target]
@@ -82,17 +82,17 @@ class PartedBench(Protocol):
     """The keys of the figures that each part must return, by the part's name."""
 
     def run(self, progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> Mapping[str, Value]:
-        """Measure the parts named in `parts`, or all parts if it is empty; otherwise like Bench.run."""
+        """Measure the parts named in `parts`, or all parts if it is empty; return the figures by key."""
         ...
 
 
 def names() -> list[str]:
-    """Return the names of all benches, without importing one."""
+    """Return the names of all benches, without importing any bench."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """Return names of a bench's parts; empty for a bench without parts. Raises the same errors as load."""
+    """Return the names of a bench's parts; empty for a bench without parts. Raises the errors of `load`."""
     bench = load(name)
     return tuple(bench.PARTS) if isinstance(bench, PartedBench) else ()
 
@@ -127,9 +127,9 @@ def run_bench(
 
 
 def evaluate(targets: Mapping[str, Target], values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
-    """Compare measured values with their targets; those with a target first, each group in order.
+    """Compare measured values with their targets; return the figures, those with a target first.
 
-    Missing and non-finite values have `value` null and a reason; `met` is false if it has a target.
+    A missing or non-finite value has `value` null and a reason; `met` is false if the figure has a target.
     """
     figures: dict[str, dict[str, Any]] = {}
     for key in [*targets, *(key for key in values if key not in targets)]:

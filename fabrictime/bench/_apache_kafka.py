@@ -1,7 +1,7 @@
-"""An Apache Kafka of one node (KRaft) on loopback, for the log bench and for the conformance tests.
+"""Runs an Apache Kafka of one node (KRaft) on loopback, for the log bench and for the conformance tests.
 
-In: Java 17 and Maven; the jars of a version come from Maven's repositories into a cache folder once. Out: a
-running broker's address, or `NotAvailable` with the reason why there is none.
+Needs Java 17 and Maven; the jars of a version come from Maven's repositories into a cache folder once. Yields
+a running broker's address, or raises `NotAvailable` with the reason why no broker can run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Compares the product of this tree with that of another commit: runs in pairs, in one sitting.
+"""Compares the product of this tree with the product of another commit, by alternating runs.
 
 The other tree is a git worktree in a temporary directory with a native build of its own. This tree's
-`fabrictime/bench` replaces the other's, so both products are measured alike, also by benches that are newer
-than the other commit. Machines vary from hour to hour; the ratio of two runs beside each other does not.
+`fabrictime/bench` replaces the bench of the other tree, so both products are measured alike, also by benches
+newer than the other commit. Machines vary from hour to hour; the ratio of two adjacent runs does not.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(
     own_benches: bool = False,
     keep: Path | None = None,
 ) -> int:
-    """Compare and print the report; return the exit code: 1 if no figure could be compared.
+    """Compare both trees and print the report; return the exit code: 1 if no figure could be compared.
 
     Raises ValueError for an unknown commit or a tree that cannot be built.
     """
@@ -111,13 +111,13 @@ def compare(
 
 
 def order(pairs: int) -> list[tuple[int, str]]:
-    """Return (pair, side) of all runs in order, ABBA: a machine that gets slower favours neither side."""
+    """Return (pair, side) of all runs in the order ABBA, so that a slowing machine favours neither side."""
     sides = ("ours", "theirs")
     return [(pair, side) for pair in range(pairs) for side in (sides if pair % 2 == 0 else sides[::-1])]
 
 
 def compared(runs: Runs, targets: Mapping[str, Target]) -> dict[str, dict[str, Any]]:
-    """Return each figure's ratios ours/theirs by pair, their median, minimum and maximum, and its values.
+    """Return each figure's ratios ours/theirs, one per pair, their median and range, and its values.
 
     A figure that one side never measured has a reason instead of ratios, such as `not there`.
     """
@@ -215,7 +215,7 @@ def _other_tree(against: str, progress: Progress, keep: Path | None) -> Iterator
 
 
 def _lock_remark(other_tree: Path) -> str:
-    """Return a remark if the trees' lock files differ, since both then use the same packages; else ''."""
+    """Return a remark if the trees' lock files differ, as both run with this tree's packages; else ''."""
     if (other_tree / LOCK).read_bytes() == (ROOT / LOCK).read_bytes():
         return ""
     return f"{LOCK} differs: both trees run with the packages of this environment"

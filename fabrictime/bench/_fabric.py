@@ -1,4 +1,4 @@
-"""Runs `fabrictime up` on a fabric of real packets, for the benches that measure on one and for the tour."""
+"""Runs `fabrictime up` on a fabric that forwards real packets, for benches and for the tour."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def require_namespaces() -> None:
 
 
 class RunningFabric(NamedTuple):
-    """A fabric with the whole pipeline: its control, its log's address, its data directory."""
+    """A fabric with the whole pipeline: its control client, its log's address, its data directory."""
 
     control: ControlClient
     bootstrap: str
@@ -65,7 +65,7 @@ def needs_fabric(keys: Iterable[str]) -> _Decorator:
 
 
 def with_any_ports(settings: str) -> str:
-    """Return the settings, with free ports for services without a table: several products can run."""
+    """Return the settings with free ports for services without a table: several pipelines can run at once."""
     services = [name for name in ("log", "history", "web") if f"[{name}]" not in settings]
     return settings + "".join(f"[{name}]\nport = 0\n" for name in services)
 
@@ -76,7 +76,7 @@ def running_fabric(
 ) -> Iterator[RunningFabric]:
     """Run `fabrictime up` on a fabric, in a temporary directory, for at most `minutes`.
 
-    Raises CannotRun, also if it is not ready within `start_s`.
+    Raises CannotRun if it cannot start or is not ready within `start_s`.
     """
     progress("fabric: starting")
     options = ("--fleet", "fabric", "--for", f"{minutes}m")
@@ -140,13 +140,13 @@ def wait_running(
 
 
 def address_of(data: Path, service: str) -> str:
-    """Return the address of a service of an `up`; empty while it is not known."""
+    """Return the address of a service of a running `fabrictime up`; empty while the address is not known."""
     state = state_of(data)
     return "" if state is None else str(state["addresses"].get(service, ""))
 
 
 def state_of(data: Path) -> dict[str, Any] | None:
-    """Return the state of the `up` of a data directory; None while there is none."""
+    """Return the state that `fabrictime up` wrote to its data directory; None if it has written none."""
     with contextlib.suppress(ValueError):
         return status.read(data)
     return None

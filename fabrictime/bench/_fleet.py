@@ -1,7 +1,7 @@
-"""Probe batches as a fleet of probers would send them, made fast and with known clocks.
+"""Generates probe batches of many NICs whose clocks are known, quickly and without a network.
 
-In: how many NICs, their clocks, peers, paths and rates. Out: `ProbeBatch` messages for any interval of time.
-For benches and tests only; nothing in it is measured from a network.
+The inputs are the number of NICs, their clocks, peers, paths and rates; the results are `ProbeBatch` messages
+for any interval of time. Only for benches and tests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SyntheticClock:
 
 @dataclass
 class SyntheticNic:
-    """A NIC with one prober."""
+    """A simulated NIC that sends probes."""
 
     name: str
     clock: SyntheticClock

@@ -1,4 +1,4 @@
-"""The machine of a measurement: its description, memory of processes, niceness and free ports.
+"""Describes the machine of a measurement, and reads memory of processes, niceness and free ports.
 
 The description comes from /proc and the versions of installed packages. It is a JSON-ready dict without names
 or paths that identify the machine's owner.
@@ -59,7 +59,7 @@ def peak_mb(process: int | None = None) -> float:
 
 @contextmanager
 def at_niceness(value: int) -> Iterator[None]:
-    """Run at a niceness, and start children at it; without the right to do so, at the present one."""
+    """Run the block and its children at a niceness or, without permission, at the present one."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         with suppress(PermissionError):
@@ -72,7 +72,7 @@ def at_niceness(value: int) -> Iterator[None]:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Keep processors busy by `count` processes while the block runs."""
+    """Run `count` processes that keep processors busy, until the block ends."""
     with ExitStack() as stack:
         for _ in range(count):
             spinning = subprocess.Popen([sys.executable, "-c", SPIN])
@@ -82,7 +82,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that no socket listens at."""
+    """Return `count` TCP ports of loopback on which no socket listens."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for bound in sockets:

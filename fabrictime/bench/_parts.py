@@ -36,7 +36,8 @@ def measure_parts(
 ) -> dict[str, Value]:
     """Measure `parts`, or all if it is empty, one by one in the bench's order; return figures.
 
-    All figures of a part that raises are missing, with the error as their reason. CannotRun is no failure.
+    All figures of a part that raises are missing, with the error as their reason. CannotRun does not count as
+    a failure of the bench.
     """
     from fabrictime.bench._fabric import CannotRun
 
@@ -59,7 +60,8 @@ def measure_parts(
 def side_by_side(measure: Callable[[_Asked], _Found], arguments: Sequence[_Asked]) -> Iterator[_Found]:
     """Yield `measure(argument)` for each argument, in order, computed by one process per processor.
 
-    `measure` must be a module's function. Use it only to measure simulated time or processor time.
+    Processes run in parallel; `measure` must be a module's function. Use it only to measure simulated time or
+    processor time.
     """
     workers = min(len(arguments), len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(

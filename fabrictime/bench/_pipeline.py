@@ -1,6 +1,6 @@
-"""The embedded log and stream workers as processes of their own, for benches and tests.
+"""Runs the embedded log and stream workers as separate processes, for benches and tests.
 
-In: a directory. Out: addresses and `psutil.Process`es; everything started here ends with its context.
+The context managers yield addresses and `psutil.Process`es, and end their processes on exit.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Service:
             self.status = text.removeprefix("STATUS=").strip()
 
     def _read(self) -> None:
-        """Read on: a full socket would block the process."""
+        """Read the readiness socket continuously, since a full socket would block the process."""
         while not self._is_stopping:
             with suppress(TimeoutError):
                 self._take(self._socket.recv(4096).decode())

@@ -1,6 +1,6 @@
-"""Runs benches and prints their reports: JSON lines, or tables with the progress above.
+"""Runs benches and prints their reports, as JSON lines or as tables below a progress line.
 
-In: names of benches. Out: exit code 0 when all ran, 1 when one could not.
+The exit code is 0 if all benches ran and 1 if one could not.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def run(bench_names: Sequence[str], *, as_json: bool, quick: bool, parts: Sequen
 
 @contextmanager
 def progress_of(name: str, screen: Console) -> Iterator[Progress]:
-    """Yield a function that shows the present step: on a terminal in one changing line, else line by line."""
+    """Yield a function that shows the present step: in one changing line on a terminal, else line by line."""
     with screen.status(f"{name}: starting") as status:
 
         def progress(line: str) -> None:

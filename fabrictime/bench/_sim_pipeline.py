@@ -1,6 +1,6 @@
-"""The simulated fleet and the pipeline's operators in one process, in simulated time: no Kafka.
+"""Runs the simulated fleet and the pipeline's operators in one process, in simulated time, without Kafka.
 
-The fleet's messages reach the log a hop after their time. The hosts' actuators carry out decisions.
+Each of the fleet's messages reaches the log one hop's delay later. The hosts' actuators carry out decisions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ CHECK_NS: Final = 1_000_000_000
 
 
 def all_stages() -> list[Stage]:
-    """Return the stages whose operators the runner can run."""
+    """Return the stages whose operators this runner can run."""
     return [
         DelayStage(),
         ClockStage(),
@@ -127,7 +127,7 @@ class SimPipeline:
         self.runner.publish(Output(CONFIG, "*", body=body), now_ns)
 
     def tick(self) -> list[SimOutput]:
-        """Advance simulated time by 10 ms; return what the operators published in it."""
+        """Advance simulated time by 10 ms; return the records that the operators published in it."""
         began_ns = self._clock()
         while self._waiting and self._waiting[0][0] <= self.sim.now_ns:
             self.carry_out(self._waiting.popleft()[1])
@@ -161,7 +161,7 @@ class SimPipeline:
                 self.sim.probes.follow_schedule(record)
 
     def carry_out(self, decision: Decision) -> None:
-        """Hand a decision to the actuator of its host."""
+        """Pass a decision to the actuator of its host."""
         self._applier_of(decision["host"]).take(decision)
 
     def _applier_of(self, host: str) -> Applier:

@@ -45,7 +45,7 @@ class SteppedLog:
         return lambda: time.time_ns() // 1_000_000 + wrong_s() * 1000
 
     def change_leader(self, wrong_s: int) -> None:
-        """Move every second partition's leadership of each topic to a broker whose clock is `wrong_s` off."""
+        """Move every second partition of each topic to a leader whose clock is off by `wrong_s`."""
         clock = self._clock(lambda: wrong_s)
         for topic in list(self._server.store.topics.values()):
             for partition in topic.partitions[::2]:

@@ -1,4 +1,4 @@
-"""The true queues of the simulated fleet as `LinkQueues`, in place of those that the pipeline infers."""
+"""Publishes the true queues of the simulated fleet as `LinkQueues`, in place of inferred queues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TrueQueues:
         """Mean queue of each link in the last tick, in bytes."""
 
     def tick(self) -> LinkQueues | None:
-        """Read the queues after a tick; return the window that ends with this tick, or None if none does."""
+        """Read the queues after a tick; return the window that this tick completes, or None."""
         sums = self._sim.kernel.link_sums()[0].copy()
         self.depth_bytes, self._sums = (sums - self._sums) / (TICK_NS / self._sim.step_ns), sums
         self._slots.append(self.depth_bytes)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def wait_for(is_done: Callable[[], object], limit_s: float, poll_s: float = 0.1) -> float | None:
-    """Wait until `is_done()` is true; return the time that took, s, or None if it exceeds `limit_s`."""
+    """Wait until `is_done()` is true; return the seconds waited, or None after `limit_s`."""
     began_s = time.monotonic()
     while not is_done():
         if time.monotonic() > began_s + limit_s:
@@ -20,7 +20,7 @@ def wait_for(is_done: Callable[[], object], limit_s: float, poll_s: float = 0.1)
 
 
 def wait_until(is_done: Callable[[], object], limit_s: float, name: str, poll_s: float = 0.05) -> None:
-    """Wait until `is_done()` is true. Raises TimeoutError, which begins with `name`."""
+    """Wait until `is_done()` is true. Raises TimeoutError, with a message that begins with `name`."""
     if wait_for(is_done, limit_s, poll_s) is None:
         raise TimeoutError(f"{name}: not within {limit_s:g} s")
 

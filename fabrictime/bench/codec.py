@@ -1,9 +1,9 @@
-"""Bench of the way from a message's bytes to a window's figures: decode, encode, fit, reduce; one core.
+"""Measures how fast one core turns a message's bytes into a window's figures: decode, encode, fit, reduce.
 
-In: nothing. Out: rates in samples/s, each the best of many tries. The batches are a prober's of 100 ms: 10
-peers, 4 paths, coded pairs of 20 us, delays of 5 to 50 us under a clock difference of milliseconds;
-`decode_samples_per_second` is of some 500 samples a message, as probers send them, the `large` figure of
-7,000. fastavro, the peer, turns the same messages into numpy columns in the same run, in turns with ours.
+The figures are rates in samples/s, each the best of many tries. A batch has a prober's 100 ms: 10 peers, 4
+paths, coded pairs of 20 us, delays of 5 to 50 us under a clock difference of milliseconds.
+`decode_samples_per_second` is for some 500 samples a message, as probers send; the `large` figure for 7,000.
+fastavro, the rival, turns the same messages into numpy columns in the same run, alternating with our decoder.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def run(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
 
 
 def decoded_by(maker: ReaderMaker | None, message: bytes) -> ClockFits:
-    """Decode and check a record by native readers, or with None in the general way."""
+    """Decode and check a record by the readers of `maker` or, if None, by the general reader."""
     codec.use_readers(maker)
     return codec.decode(message, ClockFits)
 
@@ -144,7 +144,7 @@ def best(work: Callable[[], object], seconds: float) -> float:
 def alternately(
     first: Callable[[], object], second: Callable[[], object], seconds: float
 ) -> tuple[float, float]:
-    """Return the shortest time, s, of each function, by turns so that all meet the same conditions."""
+    """Return the shortest time, s, of a call of each function; alternate, for the same conditions."""
     shortest = [float("inf"), float("inf")]
     end = time.perf_counter() + 2 * seconds
     while time.perf_counter() < end:
@@ -158,7 +158,7 @@ def peer_names() -> list[str]:
 
 
 def batch_of(rng: np.random.Generator, number: int, samples: int, offsets: Any, drifts: Any) -> ProbeColumns:
-    """Return one flush of about `samples` samples.
+    """Return the batch of one flush with about `samples` samples.
 
     `offsets` [PEERS] in ns and `drifts` [PEERS] in ppb are the peers' clocks against the prober's.
     """
@@ -245,7 +245,7 @@ def _same(one: ProbeColumns, other: ProbeColumns) -> bool:
 
 
 def clock_fits(pairs: int) -> dict[str, Any]:
-    """Return a ClockFits record with this many pairs."""
+    """Return a ClockFits record with `pairs` pairs."""
     head = codec.raw_schema("ClockFits")["fields"]
     record: dict[str, Any] = {
         field["name"]: {"string": "x", "int": 1, "long": 1}[field["type"]]

@@ -226,7 +226,7 @@ def _insert(server: Server, quick: bool) -> dict[str, Value]:
         writer.insert(tables.DELAYS, block, f"warm/{number}")
 
     def moved(by: int) -> Any:
-        """Return the block with all its times `by` windows later."""
+        """Return the block with all times moved later by `by` windows."""
         shift = pa.scalar(by, pa.int64())
         changed = {
             "window": pc.add(block["window"], shift),
@@ -269,7 +269,7 @@ def _insert(server: Server, quick: bool) -> dict[str, Value]:
 
 
 def _sink_rows_per_second() -> float:
-    """Return the rows per second that a sink makes columns. Messages have 40 rows, 9 buckets a direction."""
+    """Return the rows per second for which a sink makes columns, with 40 rows and 9 buckets a message."""
     from schemas.kafka.message import Message
     from schemas.topics import DELAYS
     from streams.history.rows import rows_of

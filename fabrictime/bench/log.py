@@ -38,7 +38,10 @@ _spawn = multiprocessing.get_context("spawn")
 
 
 def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value]:
-    """Return the figures by key; `quick` sends a tenth. The broker's data are in a temporary directory."""
+    """Return the figures by key; `quick` sends a tenth of the messages.
+
+    The broker's data are in a temporary directory.
+    """
     large, small, pings = (8_000, 100_000, 200) if quick else (80_000, 1_000_000, 1_000)
     figures: dict[str, Value] = {}
     with (

@@ -1,9 +1,9 @@
 """Measures the operators of the map stage: processor time of a message of `fabric.probes`, by step.
 
-The simulated fleet makes the messages, as `up --fleet sim:64` does. They go through decoding, windows, path
-queueing, fits and path delays in one process, without Kafka, at the stage's own pace. All values that the
-stage would publish are encoded. `bench compare --against 89f413fc operators` compares two commits: trees of
-before `decode_messages` take one message a call.
+The simulated fleet makes the messages, as `up --fleet sim:64` does. Decoding, windows, path queueing, fits
+and path delays process them in one process, without Kafka, at the stage's own pace. All values that the stage
+would publish are encoded. `bench compare --against 89f413fc operators` compares two commits: trees of before
+`decode_messages` take one message a call.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Stored(NamedTuple):
 
 @dataclass
 class Fleet:
-    """Messages of a fleet by partition, in the log's order, and its clocks."""
+    """Messages of a fleet by partition, in the log's order, and the fleet's clocks."""
 
     models: Mapping[str, ClockLine]
     log: list[tuple[int, Stored]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Fleet:
 
 @dataclass
 class Operators:
-    """The operators of all partitions, and the time that each step has taken."""
+    """The operators of all partitions, and the processor time of each step."""
 
     models: Mapping[str, ClockLine]
     steps_s: dict[str, float] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Operators:
                     self.timed("queueing", encode_columnar, PATH_QUEUEING.type, record)
 
     def timed(self, step: str, work: Callable[..., Any], *given: Any) -> Any:
-        """Call `work`, add the time that it takes to `step`, and return its result."""
+        """Call `work`, add its processor time to `step`, and return its result."""
         begin = time.perf_counter()
         result = work(*given)
         self.steps_s[step] = self.steps_s.get(step, 0.0) + time.perf_counter() - begin
@@ -215,7 +215,7 @@ def _reads(log: Iterable[tuple[int, Stored]]) -> Iterator[tuple[int, dict[int, l
 
 
 def simulated(settings: SimSettings, seconds: float) -> Fleet:
-    """Return the probe batches of a simulated fleet, and the clocks with which they were made."""
+    """Return the probe batches of a simulated fleet, and the clocks that stamped them."""
     sim = Simulation(settings, topics=[PROBES])
     models = {
         nic: ClockLine(sim.start_ns + clock["offset_ns"], -clock["offset_ns"], -clock["drift_ppb"], 100.0)

@@ -15,7 +15,7 @@ KNOT_NS: Final = 10_000_000
 
 
 def walk(rate_ppb: Float64s, knots: int, wander_ppb_per_sqrt_s: float, rng: np.random.Generator) -> Float64s:
-    """Draw the rates of clocks, ppb, [clocks, knots]: each begins at its `rate_ppb` and walks."""
+    """Draw the rates of clocks, ppb, [clocks, knots]: random walks that begin at `rate_ppb`."""
     steps = rng.normal(0, wander_ppb_per_sqrt_s * np.sqrt(KNOT_NS * 1e-9), (len(rate_ppb), knots))
     steps[:, 0] = 0
     rates: Float64s = rate_ppb[:, None] + np.cumsum(steps, axis=1)
@@ -41,11 +41,11 @@ class Clocks:
         self._steps: list[tuple[int, float, float]] = []
 
     def step(self, nic: int, at_ns: float, by_ns: float) -> None:
-        """Make a clock read `by_ns` more from `at_ns` on."""
+        """Make a clock read `by_ns` more from the time `at_ns` on."""
         self._steps.append((nic, at_ns, by_ns))
 
     def ahead_ns(self, nic: int | Int64s, t_ns: Float64s) -> Float64s:
-        """Return the reading minus truth, ns, of one clock or of one for each of the times `t_ns`."""
+        """Return the readings minus the true times `t_ns`, ns, of one clock or of one clock for each time."""
         knot = np.minimum((t_ns * (1 / KNOT_NS)).astype(np.int32), self.ppb.shape[1] - 1)
         # phase + rate * (t - knot * KNOT_NS), with the knot's terms combined
         ahead: Float64s = self._at_start[nic, knot] + self.ppb[nic, knot] * 1e-9 * t_ns

@@ -1,4 +1,4 @@
-"""Sends probes through the true queues: four true times, the queues met, and the stamps of a NIC."""
+"""Sends probes through the true queues; returns their true times, queues and NIC timestamps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAMP_STEP_NS: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Probes to send: NIC numbers, [probes], and the links there and back, [probes, hops], -1 for no link."""
+    """Probes to send: NIC numbers, [probes], and links of both directions, [probes, hops], -1 for no link."""
 
     nic: Int64s
     peer: Int64s
@@ -47,7 +47,7 @@ class Stamps:
 
     @property
     def links(self) -> Int64s:
-        """Numbers of the links, [probes, hops there and back]; -1 for no link."""
+        """Numbers of the links, [probes, hops of request and answer]; -1 for no link."""
         return np.concatenate([self.probes.there, self.probes.back], axis=1)
 
     @classmethod
@@ -60,7 +60,7 @@ class Stamps:
         return cls(probes, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def read(self, clocks: Clocks | None, epoch_ns: int, rng: np.random.Generator) -> tuple[Int64s, ...]:
-        """Return t1 to t4 as the NICs' clocks stamp them: with 4 ns of noise, in steps of 8 ns."""
+        """Return t1 to t4 as the NICs' clocks stamp the probes, with 4 ns of noise, in steps of 8 ns."""
         stamps = []
         nic, peer = self.probes.nic, self.probes.peer
         for t, of in ((self.t1, nic), (self.t2, peer), (self.t3, peer), (self.t4, nic)):
@@ -81,9 +81,9 @@ def probe(
 ) -> Stamps:
     """Send the probes and return their stamps.
 
-    `asymmetry_ns`, [probes], is added to the way there and subtracted from the way back. `apart_ns`,
-    [probes], shifts the times at which each probe reads the queues, which makes them independent from probe
-    to probe. With `sees_first`, send stamps are taken before the sender's own queue.
+    `asymmetry_ns`, [probes], is added to the delay of the request and subtracted from that of the answer.
+    `apart_ns`, [probes], shifts the time at which each probe reads the queues, which makes probes independent
+    of each other. With `sees_first`, send stamps are taken before the sender's own queue.
     """
     hops = probes.there.shape[1]
     met_at, met = np.full((2, len(probes.nic), 2 * hops), np.nan)

@@ -24,7 +24,7 @@ MARGIN_NS: Final = 50e6
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The true queues of all slots in a stretch, as arrays [slots, links]."""
+    """The true queues of all slots in an interval, as arrays [slots, links]."""
 
     depth_bytes: Float64s
     busy: Float64s
@@ -32,9 +32,9 @@ class Slots:
 
 
 class LinkQueueing:
-    """The queues of a fabric's links, one stretch of time after another.
+    """The queues of a fabric's links, computed for one interval of time after another.
 
-    Probes do not load the links: 4,000 a second and NIC are 0.03 % of 10 Gbit/s. Buffers have no end.
+    Probes do not load the links: 4,000 a second and NIC are 0.03 % of 10 Gbit/s. Buffers are unlimited.
     """
 
     def __init__(self, fabric: LeafSpine, traffic: Traffic, rng: np.random.Generator) -> None:
@@ -55,7 +55,7 @@ class LinkQueueing:
         self._flat: Float64s = none
 
     def advance(self, end_ns: float) -> None:
-        """Advance to the stretch that begins where the last one ended and ends at `end_ns`."""
+        """Advance to the next interval, which ends at `end_ns`."""
         begin, self.begin_ns, self.end_ns = self.end_ns, self.end_ns, end_ns
         drawn, self._drawn_ns = self._drawn_ns, end_ns + MARGIN_NS
         rate = self.fabric.rate_bps
@@ -99,7 +99,7 @@ class LinkQueueing:
         self._behind[link] = since - np.minimum.accumulate(since - work)
 
     def _at(self, link: int, t_ns: float) -> float:
-        """Return the work, ns, that is left at a link just before `t_ns`."""
+        """Return the work, ns, that waits at a link just before `t_ns`."""
         at = int(np.searchsorted(self._times[link], t_ns)) - 1
         if at < 0:
             return 0.0
@@ -114,7 +114,7 @@ class LinkQueueing:
         self._flat = np.concatenate(self._behind)
 
     def wait_ns(self, link: Int64s, t_ns: Float64s) -> Float64s:
-        """Return the wait, ns, of a probe that reaches each `link` at `t_ns`, in the stretch or margin."""
+        """Return the wait, ns, of a probe that reaches each `link` at `t_ns`, within interval or margin."""
         key = np.clip(t_ns - self.begin_ns, 0.0, self._span - 1.0) + link * self._span
         order = np.argsort(key)
         at = np.empty(len(key), np.int64)
@@ -127,7 +127,7 @@ class LinkQueueing:
         return wait_ns * (self.fabric.rate_bps / 8e9)
 
     def slots(self, slot_ns: float) -> Slots:
-        """Return the exact means of the queues over each slot of the stretch."""
+        """Return the exact mean queues over each slot of the present interval."""
         count = round((self.end_ns - self.begin_ns) / slot_ns)
         edges: Float64s = np.arange(count + 1, dtype=np.float64) * slot_ns + self.begin_ns
         depth, busy = np.zeros((count, self.fabric.links)), np.zeros((count, self.fabric.links))

@@ -74,7 +74,7 @@ class Traffic:
     def _intensity(
         self, rate: float, begin_ns: float, end_ns: float, rng: np.random.Generator
     ) -> tuple[Float64s, Float64s]:
-        """Return times and the arrivals expected until each, linear between switches of the sources."""
+        """Return times and the expected number of arrivals until each; linear between switches of sources."""
         if not self.swing:
             return np.array([begin_ns, end_ns]), np.array([0.0, rate * (end_ns - begin_ns)])
         periods = int(2 * (end_ns - begin_ns) / (self.on_ns + self.off_ns) * 1.5 + 50)
@@ -113,7 +113,7 @@ class Traffic:
 
 
 def standing_arrivals(standing: Standing, rate_bps: float, begin_ns: float, end_ns: float) -> Arrivals:
-    """Return the arrivals that keep up a standing queue in [begin, end), as a sawtooth around its depth."""
+    """Return the arrivals that keep a standing queue in [begin, end), as a sawtooth around its depth."""
     first = max(begin_ns, standing.begin_ns)
     last = min(end_ns, standing.end_ns)
     at = np.arange(first, last, STANDING_STEP_NS)

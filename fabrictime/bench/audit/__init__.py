@@ -1,4 +1,4 @@
-"""Measures the audit: published checks covered, planted faults found, odd hosts, wrong cables, time and cost.
+"""Measures the audit: checks covered, planted faults, outlier hosts, wrong cables, time and cost.
 
 Each part is a module of this package. `fabrictime bench audit hosts [--quick]` runs one part.
 """

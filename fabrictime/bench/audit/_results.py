@@ -1,4 +1,4 @@
-"""Makes the results of fleets of recorded hosts, for the parts of the bench."""
+"""Makes audit results of fleets from a recorded host, for the parts of the bench."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def host_results(sku: str = "recorded") -> list[AuditResult]:
 
 
 def fleet_results(hosts: int, chance: np.random.Generator) -> list[AuditResult]:
-    """Return the results of `hosts` equal hosts; figures that are not whole numbers get some noise."""
+    """Return the results of `hosts` equal hosts; figures that are not integers get some noise."""
     one = host_results()
     return [
         {**result, "host": f"h{number + 1}", "facts": [_noisy(fact, chance) for fact in result["facts"]]}

@@ -1,4 +1,4 @@
-"""Measures the evaluation of fleets whose truth is known: odd hosts, swapped cables."""
+"""Measures the evaluation of fleets with planted faults: hosts with a deviating value, and swapped cables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _odd_one(seed: int) -> tuple[bool, int]:
-    """Plant one odd value in a fleet; return whether it was found, and the number of other findings."""
+    """Plant one deviating value in a fleet; return whether it was found, and the number of other findings."""
     chance = np.random.default_rng(seed)
     results = fleet_results(HOSTS, chance)
     stated = [at for at, result in enumerate(results) if result["facts"]]
@@ -73,7 +73,7 @@ def made_odd(result: AuditResult, number: int) -> AuditResult:
 
 
 def outcome(results: Sequence[AuditResult], host: str, fact: AuditFact) -> tuple[bool, int]:
-    """Return whether the odd value was found at its host and subject, and the number of other findings."""
+    """Return whether the deviating value was found at its subject, and the number of other findings."""
     findings = [
         (result["host"], result["check"], finding["subject"])
         for result in results
@@ -85,7 +85,7 @@ def outcome(results: Sequence[AuditResult], host: str, fact: AuditFact) -> tuple
 
 
 def _swaps_named_right(case: tuple[int, int]) -> bool:
-    """Swap cables of a fleet; return whether exactly those NICs fail, each with the right remedy."""
+    """Swap cables of a fleet; return whether exactly the swapped NICs fail, each with the right remedy."""
     seed, count = case
     fleet = Fleet(Shape.of(NICS), 1)
     swaps = drawn_swaps(fleet, count, np.random.default_rng(100 * seed + count))

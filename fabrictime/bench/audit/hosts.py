@@ -50,7 +50,7 @@ def _first(label: str, names: list[str]) -> str | None:
 
 
 def _is_found(name: str) -> bool:
-    """Return whether exactly the right check fails with a planted fault."""
+    """Return whether, with the planted fault `name`, exactly the right check fails."""
     check_id, plant = FAULTS[name]
     host = HEALTHY.copy()
     plant(host)
@@ -58,7 +58,7 @@ def _is_found(name: str) -> bool:
 
 
 def _failed(host: RecordedHost) -> set[str]:
-    """Return the ids of the checks that fail. Each gets a copy of the host, as some checks change it."""
+    """Return the ids of the checks that fail. Each check gets a copy of the host, as some change it."""
     return {
         check.check_id
         for check in CHECKS.values()
@@ -72,7 +72,7 @@ def _errors(host: RecordedHost) -> set[str]:
 
 
 def _refused(draws: int) -> Figure:
-    """Take files, commands and rights away at random; count the checks that pass although a read failed."""
+    """Remove files, commands and permissions at random; count the checks that pass although a read failed."""
     chance = np.random.default_rng(SEED)
     names = HEALTHY.readable()
     reads = {check_id: _touched(check_id) for check_id in CHECKS}

@@ -1,7 +1,7 @@
-"""Measures the way from the results of 1,000 hosts to the finished report: time and memory of a process.
+"""Measures time and memory of a process that makes the report of 1,000 hosts from their results.
 
-The process does what `fabrictime audit --fleet --json --html FILE --junit FILE` does with the messages of the
-log. Another process encodes them into a file, which stands for the log.
+The process does the work of `fabrictime audit --fleet --json --html FILE --junit FILE` on messages of the
+log. Another process encodes these messages into a file, which stands for the log.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _messages(folder: Path) -> Iterator[bytes]:
 
 
 def _report(task: tuple[int, Path]) -> tuple[float, float, float, str]:
-    """Process all messages to the finished report; return the time, s, peak and initial MB, and a remark."""
+    """Make the finished report from all messages; return the time, s, peak and initial MB, and a remark."""
     hosts, folder = task
     files = {name: folder / name for name in ("HTML", "JUnit", "JSON")}
     before_mb = peak_mb()

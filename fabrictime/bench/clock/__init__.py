@@ -1,8 +1,8 @@
 """Measures clock sync against known clocks: accuracy, bounds, recovery, cost, and rivals on the same samples.
 
-The modules `now`, `solve`, `fabric` and `bursty` measure some of the figures. By hand, ours alone or with
---rivals: `python -m fabrictime.bench.clock load80_500pps_asymmetry10 --windows 30 --each`; `all` runs every
-scenario, no name lists them.
+The modules `now`, `solve`, `fabric` and `bursty` measure some of the figures. From the command line, ours
+alone or with --rivals: `python -m fabrictime.bench.clock load80_500pps_asymmetry10 --windows 30 --each`;
+`all` runs every scenario, no name lists the scenarios.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class PairLine:
 
 @dataclass(slots=True)
 class PairSamples:
-    """A directed pair's samples in one window, relative to `at_ns` and the clock difference `base_ns`."""
+    """A directed pair's samples in one window: times relative to `at_ns`, clock differences to `base_ns`."""
 
     peer: int
     at_ns: int
@@ -85,7 +85,7 @@ class MinimumFilter:
         return _named(window_input, clocks, readings, offsets, drifts)
 
     def _rates(self) -> dict[int, float] | None:
-        """Return the rate of change, ppb, of clocks by a line through past offsets; None below two."""
+        """Return each clock's rate of change, ppb, by a line through past offsets; None below two windows."""
         if len(self._past) < 2:
             return None
         clocks, last, _ = self._past[-1]
@@ -172,7 +172,7 @@ class Huygens:
         )
 
     def _pure(self, pair: PairSamples, delay: Float64s) -> NDArray[np.bool_]:
-        """Return which samples belong to a coded pair that kept its spacing; single probes do not."""
+        """Return whether each sample belongs to a coded pair that kept its spacing."""
         if self.guard_ns is None:
             return np.ones(len(delay), np.bool_)
         even = len(delay) // 2 * 2
@@ -207,7 +207,7 @@ def mesh_lines(
     normal += 1.0 / n
 
     def solved(value: Float64s) -> Float64s:
-        """Return theta with mean 0 that best fits value = theta[prober] - theta[peer]."""
+        """Return the clock offsets theta, with mean 0, that best fit value = theta[prober] - theta[peer]."""
         right = np.bincount(prober, value, n) - np.bincount(peer, value, n)
         return np.asarray(np.linalg.solve(normal, right), np.float64)
 
@@ -279,7 +279,7 @@ class _Rough:
 
 
 def _rough_line(pair: PairSamples) -> _Rough:
-    """Return a line through the shortest round trip of each of eight slots of the window."""
+    """Return a line through the samples with the shortest round trip in each of eight slots of the window."""
     trip = pair.forward + pair.reverse
     slot = np.minimum(
         ((pair.sent_s / max(1e-9, np.abs(pair.sent_s).max()) + 1) * (SLOTS / 2)).astype(int), SLOTS - 1
@@ -295,9 +295,9 @@ def _rough_line(pair: PairSamples) -> _Rough:
 
 
 def _min_round_trip(pair: PairSamples, prober: int, rates: dict[int, float] | None) -> PairLine:
-    """Return the offset of the sample with the shortest round trip, carried to the middle of the window.
+    """Return the offset of the sample with the shortest round trip, extrapolated to the middle of the window.
 
-    The clocks' rates carry it, or, in the first windows, the rate of the rough line.
+    The extrapolation uses the clocks' rates or, in the first windows, the rate of the rough line.
     """
     best = int(np.argmin(pair.forward + pair.reverse))
     offset = (pair.forward[best] - pair.reverse[best]) / 2

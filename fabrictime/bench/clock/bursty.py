@@ -158,7 +158,7 @@ class BurstyFleet:
 
 
 def scores(nics: int, peers: int, windows: int, seed: int, progress: Progress) -> tuple[Score, Score]:
-    """Return two scores of our estimator: in shared queues, and in independent queues."""
+    """Return the scores of our estimator: first in shared queues, then in independent queues."""
     shared, apart = EstimatorRun(Fabrictime()), EstimatorRun(Fabrictime())
     scenario = SCENARIOS["load80_500pps_asymmetry10"]
     for window, other in BurstyFleet(nics, peers, windows, seed).windows():

@@ -95,7 +95,7 @@ def _clocks(control: ControlClient) -> dict[str, TestClock]:
 
 
 def wait_synced(bootstrap: str, clocks: int) -> None:
-    """Wait until so many clocks are SYNCED. Raises CannotRun."""
+    """Wait until at least `clocks` clocks are SYNCED. Raises CannotRun."""
 
     def are_synced() -> bool:
         newest: dict[str, str] = {}

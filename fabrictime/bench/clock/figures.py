@@ -1,6 +1,6 @@
-"""The figures of the clock bench, from scores and from stopwatches.
+"""Computes the figures of the clock bench from `Score`s by scenario and from measured run times.
 
-In: `Score`s by scenario. Out: figures by key, those with a target and those for context.
+The result has figures by key, both figures with a target and figures for context.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_SKLEARN: Final = "scikit-learn is not installed: pip install fabrictime[bench
 
 
 def accuracy(name: str, ours: Score, rivals: Mapping[str, Score]) -> Iterator[tuple[str, Value]]:
-    """Yield our figures of a headline scenario and, beside them, the rivals' and ours over their windows."""
+    """Yield our figures of a headline scenario and, on the rivals' windows, the rivals' figures and ours."""
     yield f"p99_ns_{name}", ours.p99_ns()
     yield f"p99_live_ns_{name}", Figure(ours.p99_ns(live=True), "ns", "the line before, carried on")
     windows = min((len(other.state) for other in rivals.values()), default=0)
@@ -43,7 +43,7 @@ def accuracy(name: str, ours: Score, rivals: Mapping[str, Score]) -> Iterator[tu
 
 
 def against_huygens(figures: Mapping[str, Value]) -> Value:
-    """Return our error over the error of the better variant of Huygens, on the same windows of `LOAD80`."""
+    """Return the ratio of our error to the better Huygens variant's, on the same windows of `LOAD80`."""
     huygens = {
         key: value.value
         for key, value in figures.items()
@@ -57,7 +57,7 @@ def against_huygens(figures: Mapping[str, Value]) -> Value:
 
 
 def bounds(scores: Mapping[str, Score]) -> dict[str, Value]:
-    """Return the figures of bounds over all scenarios."""
+    """Return the figures about the error bounds over all scenarios."""
     clocks = {name: score.covered() for name, score in scores.items()}
     pairs = [score.pairs_covered() for score in scores.values()]
     shares = {name: covered / stated for name, (covered, stated) in clocks.items() if stated}

@@ -1,7 +1,7 @@
-"""Measures the cost of reading fabric time: a call of the C header and of the pure-Python package.
+"""Measures the cost of reading fabric time with the C header and with the pure-Python package.
 
-The clock page is written here in the actuator's format. The figure is ns per call, the minimum of many loops,
-beside the system's own clock calls in the same loops.
+The bench writes the clock page in the actuator's format. The figure is ns per call, the minimum of many
+loops, beside the system's own clock calls in the same loops.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _content() -> Content:
-    """Return a clock page that is SYNCED during the whole bench and slews, as pages often do."""
+    """Return a clock page that is SYNCED during the whole bench and is being slewed, as pages often are."""
     now_ns, system_ns = raw_ns(), time.time_ns()
     end_ns = now_ns + 600 * _S
     slewed = SlewedModel(RawClockModel(now_ns, system_ns, 1_234.5, 80.0, 25.0, 1.0), -40.0, end_ns)

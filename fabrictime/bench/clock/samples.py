@@ -94,7 +94,7 @@ def clocks_of(scenario: Scenario, rng: np.random.Generator) -> Clocks:
 
 @dataclass(slots=True)
 class WindowInput:
-    """The samples of all probers in one window, with the truth."""
+    """The samples of all probers in one window, with the true clocks."""
 
     scenario: Scenario
     number: int
@@ -404,9 +404,9 @@ class _Fleet:
         return total.T.astype(np.float64)
 
     def _stamped(self, t: Float64s) -> Int64s:
-        """Return stamps of `t` with noise, rounded to the clock's step, in columns of alternating halves.
+        """Return noisy timestamps of `t`, rounded to the clock's step and relative to the clock's epoch.
 
-        They are relative to the clock's epoch.
+        `t` is [halves, probes]; the result is flat, and the halves of a coded pair alternate in it.
         """
         s = self.scenario
         step = round(max(1.0, s.stamp_step_ns))
@@ -456,7 +456,7 @@ def _lose(
 
 
 def _spoiled(batch: ProbeColumns, share: float, rng: np.random.Generator) -> ProbeColumns:
-    """Return the batch with a share of its samples spoiled, in ways that are known from devices."""
+    """Return the batch with a share of its samples made invalid, as known devices do."""
     n = len(batch.sent)
     which = np.flatnonzero(rng.random(n) < share)
     kind = rng.integers(0, 5, len(which))

@@ -51,7 +51,7 @@ class Dark:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """No probe passes between `nics` and the other NICs, in either direction."""
+    """No probe passes between `nics` and the other NICs, in either direction, from the event on."""
 
     at_s: float
     until_s: float
@@ -169,7 +169,7 @@ class Scenario:
         )
 
     def member(self, nic: int) -> int:
-        """Return the NIC of this fleet that corresponds to an event's `nic` in a fleet of 64."""
+        """Return the NIC of this fleet that corresponds to `nic`, a number in a fleet of 64 NICs."""
         return nic * self.nics // FLEET
 
     def members(self, nics: tuple[int, ...]) -> list[int]:

@@ -154,7 +154,7 @@ class Score:
         return self.errors_among(self.alive, windows, live=live)
 
     def errors_among(self, is_selected: NDArray[np.bool_], windows: slice, *, live: bool = False) -> Float64s:
-        """Return such pair errors for those clocks alone that are `is_selected`, [W, n], in each window."""
+        """Return the pair errors, ns, of only the clocks that are `is_selected`, [W, n], in each window."""
         errors = (self.live_ns if live else self.error_ns)[windows]
         parts = []
         for off, domain, members in zip(errors, self.domain[windows], is_selected[windows], strict=True):
@@ -187,14 +187,14 @@ class Score:
         return errors_ns
 
     def covered(self) -> tuple[int, int]:
-        """Return the numbers of bounds that held and of all, of SYNCED and HOLDOVER clocks in any window."""
+        """Return how many bounds of SYNCED and HOLDOVER clocks held, and how many there were."""
         errors = self.clock_errors_ns()
         stated = (self.state >= STATES[HOLDOVER]) & ~np.isnan(errors)
         covered = np.abs(errors[stated]) <= self.bound_ns[stated]
         return int(covered.sum()), int(stated.sum())
 
     def pairs_covered(self) -> tuple[int, int]:
-        """Return the same two numbers for pairs of clocks: difference against the sum of both bounds."""
+        """Return how many pairs differed by at most the sum of both bounds, and how many pairs there were."""
         covered = every = 0
         for w in range(len(self.state)):
             members = np.flatnonzero(self.state[w] >= STATES[HOLDOVER])
@@ -346,7 +346,7 @@ class EstimatorRun:
 
 
 def _error(line: Line, t_ns: Float64s, ahead_ns: Float64s, epoch_ns: int) -> Float64s:
-    """Return corrected reading minus truth, ns. A double holds readings relative to the epoch."""
+    """Return the corrected reading minus the true time, ns, both relative to the epoch to fit a double."""
     since = (epoch_ns - line.at_ns) + (t_ns + ahead_ns)
     offset_ns = (line.offset_ns + (epoch_ns - EPOCH_NS)) + line.offset_fraction_ns
     return ahead_ns + offset_ns + line.drift_ppb * 1e-9 * since

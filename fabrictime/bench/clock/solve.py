@@ -1,11 +1,11 @@
-"""The mesh solve at the size of a large fleet, beside scipy's sparse solvers on the same normal equations.
+"""Measures the mesh solve at the size of a large fleet, beside scipy's solvers on the same normal equations.
 
-In: nothing. Out: figures. A mesh of 100,000 NICs that measure 10 random peers each: clocks some ms apart,
-pairs good to 3 to 30 ns, 1% of them wrong by 1 us to 1 s, priors good to 20 ns but for 0.1% of the clocks,
-which stepped by 1 ms. Ours gives robust weights, standard errors and leverages. scipy gets the weights that
-ours found and solves once for the clocks alone: by conjugate gradients, diagonally scaled, to a thousandth of
-a standard error; and by a sparse factorisation at a size that it can do, since the factors of a random mesh
-fill up. Each in a child process, with a time limit.
+The mesh has 100,000 NICs that measure 10 random peers each: clocks some ms apart, pairs good to 3 to 30 ns,
+1% of them wrong by 1 us to 1 s, priors good to 20 ns except 0.1% of the clocks, which stepped by 1 ms. Our
+solver returns robust weights, standard errors and leverages. scipy gets the weights that our solver found and
+solves once for the clocks alone: by conjugate gradients, diagonally scaled, to a thousandth of a standard
+error; and by a sparse factorisation at a smaller size, since the factors of a random mesh fill up. Each
+solver runs in a child process, with a time limit.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def ours(nics: int) -> dict[str, float]:
 
 
 def scipys(kind: str, nics: int) -> dict[str, Any]:
-    """Return the time of scipy's solver `kind`: cg or spsolve."""
+    """Return the time of scipy's solver named `kind`: cg or spsolve."""
     try:
         from scipy import sparse
         from scipy.sparse.linalg import LinearOperator, cg, spsolve
@@ -189,7 +189,7 @@ def _memory_mb() -> float:
 
 
 def main() -> int:
-    """Measure what the parent process asks for; print one JSON object."""
+    """Measure the solver that the parent process names; print the result as one JSON object."""
     kind, nics = sys.argv[1], int(sys.argv[2])
     print(json.dumps(ours(nics) if kind == "ours" else scipys(kind, nics)))
     return 0

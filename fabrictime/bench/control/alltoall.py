@@ -1,10 +1,11 @@
 """Measures two concurrent all-to-alls on a non-blocking fabric: ECMP against steering, seed by seed.
 
-Each job has every other host, half of them on either leaf, as GPUs are assigned to jobs: the jobs meet in the
-fabric only, and the optimum is the capacity of all NICs. The figures are goodput with decisions carried out
-over goodput in OBSERVE; the same over the optimum (`testbed/jobs/optimum.py`); the share that optimal
-source ports reach; flows that returned to links that they had left; the time until `fabrictime pause` has
-stopped all action. Each seed draws new source ports. By hand: `fabrictime bench control alltoall [--quick]`.
+Each job has every other host, half of them on either leaf, as GPUs are assigned to jobs. The jobs meet in the
+fabric only, and the optimum is the capacity of all NICs. One figure is goodput with decisions carried out
+over goodput in OBSERVE, another the same goodput over the optimum (`testbed/jobs/optimum.py`). Others are the
+share that optimal source ports reach, flows that returned to links that they had left, and the time until
+`fabrictime pause` has stopped all action. Each seed draws new source ports. To run only this part:
+`fabrictime bench control alltoall [--quick]`.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _seeds(
 
 
 def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[str]) -> float:
-    """Return the goodput over the best possible one, with source ports that spread each step evenly."""
+    """Return the goodput over the optimal goodput, with source ports that spread each step evenly."""
     pause.pause(LiveRecords(bootstrap), revert=False)
     links = [link.split(">") for link in control.ask("show")["links"]]
     leaf_of = {a.split(":")[0]: b.split(":")[0] for a, b in links if a.split(":")[0] in hosts}
@@ -158,7 +159,7 @@ def _with_chosen_ports(control: ControlClient, bootstrap: str, hosts: Sequence[s
 
 
 def _steered_back(watch: Watch) -> list[str]:
-    """Return the flows that were steered from some links to others and later back to the first."""
+    """Return the ids of the flows that were steered to other links and later back to their first links."""
     paths_by_flow: dict[str, set[int]] = defaultdict(set)
     returned_flows = []
     for decision in sorted(

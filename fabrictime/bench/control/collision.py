@@ -182,7 +182,7 @@ def _between(link: str) -> tuple[str, str]:
 
 
 def _shared(watch: Watch, job: str) -> bool:
-    """Return whether, according to the flow reports, two of a job's flows share a link."""
+    """Return whether two of a job's flows share a link, according to the flow reports."""
     flows = [set(flow["links"]) for flow in watch.flows_of(job).values()]
     return len(flows) < 2 or bool(flows[0] & flows[1])
 
@@ -222,7 +222,7 @@ def _delays(bootstrap: str, links: set[str]) -> Delays:
 
 
 def _records(bootstrap: str, topic: Topic[R]) -> Iterable[R]:
-    """Yield all records that a topic has at the time of the call."""
+    """Yield all records that a topic holds at the time of the call."""
     with TopicReader(bootstrap, {topic: BEGINNING}) as reader:
         for message in reader.connect(10).read_to_end():
             if message.value is not None:

@@ -1,7 +1,7 @@
-"""Computes from records how long flows stayed away from their own paths after these were healthy again.
+"""Computes from records how long flows stayed off their own paths after these paths were healthy again.
 
-Inputs are decisions, their outcomes, and `LinkHealth` in order. The result is each time away, with the
-longest time for which the flow could have been back. Pure.
+The inputs are decisions, their outcomes, and `LinkHealth` records in order. The result has each period away,
+with the longest time for which the flow could have been back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Away(NamedTuple):
 def times_away(
     decisions: Iterable[Decision], actions: Iterable[ActionReport]
 ) -> tuple[list[Away], list[Away]]:
-    """Return the periods away that have ended, and those that have not, whose `end_s` equals `begin_s`."""
+    """Return the periods away that have ended, and the open ones, whose `end_s` equals `begin_s`."""
     ended: list[Away] = []
     away: dict[str, Away] = {}
     done = {action["decision_id"] for action in actions if action["outcome"] in DONE}

@@ -196,7 +196,7 @@ def steady_flows(
 
 
 def _known(watch: Watch, flows: list[Steady]) -> dict[str, Flow]:
-    """Return the flows whose links are reported, by the ports with which they began."""
+    """Return, by id, the watched flows that belong to `flows` and whose links are known."""
     dports = {(flow.source, flow.dport): flow for flow in flows}
     return {
         name: flow
@@ -233,7 +233,7 @@ def fault(control: ControlClient, link: str) -> float:
 
 
 def regained_ms(flow: Steady, began_s: float) -> float | None:
-    """Return ms from a fault until the flow again reaches 90 % of its throughput before, over 20 ms.
+    """Return the ms from a fault until the flow again reaches 90 % of its earlier throughput, over 20 ms.
 
     Returns None if the throughput never fell below that.
     """
@@ -259,7 +259,7 @@ def regained_ms(flow: Steady, began_s: float) -> float | None:
 def _successive(
     control: ControlClient, watch: Watch, flows: list[Steady], chance: random.Random
 ) -> list[tuple[float, list[str]]]:
-    """Cut the same flow's path three times in a row; return each fault's moment and the flows that it hit."""
+    """Cut the same flow's path three times in a row; return each fault's time and the flows it affected."""
     faults = []
     names = sorted(_known(watch, flows))
     name = chance.choice(names)
@@ -279,7 +279,7 @@ def _successive(
 def _failback(watch: Watch, progress: Progress) -> Value:
     """Return the longest time, s, that a flow stayed away although its own path was healthy again.
 
-    It is healthy once all hold-downs there have ended. All flows of the run count.
+    A path is healthy once the hold-downs of all its links have ended. All flows of the run count.
     """
 
     def aways() -> tuple[list[Away], list[Away]]:

@@ -1,8 +1,8 @@
 """Measures an incast in repeated iterations on the fabric of real packets: paced senders against OBSERVE.
 
-The figures are a bystander's request latency at the same host, the true queue at its last link, goodput and
-the time of a batch, paced over unpaced, seed by seed. Each seed draws new hosts and source ports. By hand:
-`fabrictime bench control incast [--quick]`.
+The figures are ratios of paced to unpaced runs, seed by seed: a bystander's request latency at the same host,
+the true queue at its last link, goodput and the time of a batch. Each seed draws new hosts and source ports.
+To run only this part: `fabrictime bench control incast [--quick]`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_PACED_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """The measurements of one interval."""
+    """The figures measured over one interval."""
 
     rpc_p99_ms: float
     queue_p99_ms: float

@@ -65,7 +65,7 @@ class JobRun:
 
     @property
     def ports(self) -> set[tuple[str, int, int]]:
-        """(host, source port, peer port) of the job's connections at its begin."""
+        """(host, source port, peer port) of the job's connections when it began."""
         return {(one["source"], one["source_port"], one["peer_port"]) for one in self.started["connections"]}
 
     def goodput_bps(self, span: Span) -> float:
@@ -151,14 +151,14 @@ class QueueLog:
 
 
 class Loop:
-    """Processor time of the control loop: everything that `fabrictime up` runs except senders of traffic."""
+    """Measures the processor time of the control loop: all of `fabrictime up` except senders of traffic."""
 
     def __init__(self) -> None:
         self._busy = self._now()
         self._at_s = time.monotonic()
 
     def cores(self) -> float:
-        """Return processor seconds per second since the last call."""
+        """Return the processor seconds per second that the loop used since the last call."""
         busy, at_s = self._now(), time.monotonic()
         cores = sum(max(0.0, seconds - self._busy.get(name, 0.0)) for name, seconds in busy.items()) / max(
             1e-9, at_s - self._at_s
@@ -178,7 +178,7 @@ class Loop:
 
 
 def configure(bootstrap: str, *settings: str, unset: Sequence[str] = ()) -> None:
-    """Set limits, given as `NAME=VALUE`, for everyone like `fabrictime config set`. Raises CannotRun."""
+    """Set limits, given as `NAME=VALUE`, for all users, as `fabrictime config set` does. Raises CannotRun."""
     live = LiveRecords(bootstrap)
     try:
         live.publish(changed(live.records.get(EVERYONE), EVERYONE, settings, unset))

@@ -1,7 +1,7 @@
-"""Failover while the log stands still: the host's own probes and its hand alone.
+"""Measures failover while the log is stopped, by the host's own probes and local repair alone.
 
-In: nothing. Out: ms from a silent blackhole until the flows that it hit have 90 % of their throughput again,
-the log's process stopped since before the fault. By hand: `fabrictime bench control local_repair`.
+The figures are ms from a silent blackhole until the flows on it have 90 % of their throughput again. The
+log's process is stopped before the fault. To run only this part: `fabrictime bench control local_repair`.
 """
 
 from __future__ import annotations

@@ -104,14 +104,14 @@ class Stretch:
 
 
 def simulation(settings: SimSettings, fleet: Fleet | None = None) -> Simulation:
-    """Return a simulation for `Loop`, whose hosts trace the routes of new flows within 250 ms."""
+    """Return a simulation for `Loop` in which hosts trace the routes of new flows within 250 ms."""
     settings = settings.model_copy(update={"candidate_ports": PORTS, "route_pairs": ALL_PAIRS})
     topics = (INVENTORY, FLOWS, FLOW_ROUTES, PROBES)
     return Simulation(settings, fleet=fleet, topics=topics, route_pairs_at_once=ALL_PAIRS)
 
 
 class Loop:
-    """A simulated fleet under a policy. `act`: carry out decisions; `decides`: run the policy at all."""
+    """A simulated fleet under a policy; `decides` runs the policy, `act` also carries out its decisions."""
 
     def __init__(self, run: Simulation, act: bool, *, decides: bool = True) -> None:
         self.run = run
@@ -162,7 +162,7 @@ class Loop:
             pipeline.runner.publish(Output(QUEUES, SHARD, queues), self.run.now_ns + QUEUES_LAG_NS)
 
     def moved(self) -> int:
-        """Return the number of flows that decisions concern."""
+        """Return the number of flows that have at least one decision."""
         return len({decision["flow_id"] for decision in self.decisions})
 
 
@@ -245,14 +245,14 @@ def _one(run: tuple[Scenario, int]) -> _Seed:
 
 
 def _alone(run: Simulation) -> Stretch:
-    """Return the figures of a fleet without policy, once it is steady."""
+    """Return the figures of a fleet without a policy, once its traffic is steady."""
     loop = Loop(run, act=False, decides=False)
     loop.advance(WARM_S)
     return loop.advance(OBSERVE_S)
 
 
 def lead_apart(run: Simulation) -> None:
-    """Pin the flows of each NIC to their own spine: the optimum, since flows never meet."""
+    """Pin the flows of each NIC to a spine of their own, which is optimal since flows never share a link."""
     fleet = run.fleet
     leaves = fleet.nic_leaf.tolist()
     slot: dict[int, int] = {}

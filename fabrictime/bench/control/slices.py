@@ -1,8 +1,8 @@
 """Measures two tenants at one link on the fabric of real packets: a guarantee, and the use of idle bandwidth.
 
 The figures are the error of the guarantee beside a greedy tenant, and the greedy tenant's share of the link
-once the other is idle. Hosts alone enforce the slices. The same before, in OBSERVE. Each seed draws new hosts
-and source ports. By hand: `fabrictime bench control slices [--quick]`.
+once the other tenant is idle. Hosts alone enforce the slices. Both are also measured before, in OBSERVE. Each
+seed draws new hosts and source ports. To run only this part: `fabrictime bench control slices [--quick]`.
 """
 
 from __future__ import annotations

@@ -50,12 +50,12 @@ class Watch:
         self._reader.close()
 
     def until(self, holds: Callable[[], bool], seconds: float, kind: str) -> None:
-        """Wait until `holds()` is true. Raises CannotRun, with `kind`, after `seconds`."""
+        """Wait until `holds()` is true. Raises CannotRun, with `kind` in its message, after `seconds`."""
         if not self.soon(holds, seconds):
             raise CannotRun(f"{kind}: not within {seconds:g} s")
 
     def soon(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait at most `seconds` until `holds()` is true; return whether it is."""
+        """Wait at most `seconds` until `holds()` is true; return whether it became true."""
         end_s = time.monotonic() + seconds
         while True:
             with self._lock:
@@ -71,17 +71,17 @@ class Watch:
         return (*flow["links"], *self.routes.get(key, ()))
 
     def route_of(self, flow: Flow, port: int) -> tuple[str, ...]:
-        """Return the known links, there and back, that a flow takes with a given source port."""
+        """Return the known links, in both directions, that a flow takes with a given source port."""
         there = (flow["nic"], flow["peer"], FlowLeg.DATA, port, flow["peer_port"])
         back = (flow["peer"], flow["nic"], FlowLeg.ACK, port, flow["peer_port"])
         return (*self.routes.get(there, ()), *self.routes.get(back, ()))
 
     def flows_of(self, *jobs: str) -> dict[str, Flow]:
-        """Return those flows of some jobs whose links are known, by id."""
+        """Return, by id, the flows of some jobs whose links are known."""
         return {name: flow for name, flow in self.flows.items() if flow["job"] in jobs and flow["links"]}
 
     def applied(self, action: FlowAction, since: int, flows: Collection[str]) -> set[str]:
-        """Return those of `flows` for which an actuator applied an action, by `actions` from `since` on."""
+        """Return those of `flows` to which an actuator applied `action`, by `actions` from `since` on."""
         return {
             report["flow_id"]
             for report in self.actions[since:]

@@ -19,7 +19,7 @@ FETCH_NS: Final = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The traffic class of each of N probes, and whether its request and its answer arrived marked CE."""
+    """The traffic class of each of N probes, and whether its request and its answer arrived with CE marks."""
 
     dscp: NDArray[np.integer]
     forward_ce: NDArray[np.bool_]
@@ -35,9 +35,9 @@ def batches_of(
 ) -> list[tuple[int, ProbeColumns]]:
     """Return (flush time, batch) of all NICs, in the order of time.
 
-    `names` are those of the NICs. `ends` has the number of the NIC, the number of the peer, and the path of
-    each of the N probes. `times_ns` has the true times, since EPOCH_NS, at which each left and its answer
-    came. `stamps` has t1 to t4 as read, each [N]. Without `marks`, no probe has a class.
+    `names` are the names of the NICs. `ends` has the number of the NIC, the number of the peer, and the path
+    of each of the N probes. `times_ns` has the true times, since EPOCH_NS, at which each probe left and its
+    answer came. `stamps` has t1 to t4 as read, each [N]. Without `marks`, no probe has a class.
     """
     nic, peer, path = ends
     dscp = np.zeros(len(nic), np.int32) if marks is None else marks.dscp

@@ -1,8 +1,8 @@
-"""Plays one worker that infers queues of the shared fabric, no faster than this machine does it.
+"""Simulates one worker that infers queues of the shared fabric, at the speed of this machine.
 
-The worker's time follows the log: a message or a block is worked on once it is there and the work before it
-is done. Work takes the processor time that it takes here, over `cores`. So a worker that is too slow falls
-behind, and its rule for longer slots and its skipping of old messages show.
+The worker's time follows the log: it handles a message or a block after its arrival and after earlier work.
+Work takes the processor time that it takes here, divided by `cores`. So a worker that is too slow falls
+behind, and its longer slots and its skipping of old messages become visible.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Lines = Callable[[int], Mapping[str, ClockLine]]
 
 @dataclass(slots=True)
 class Work:
-    """What a worker did: the batches it skipped, the slots it published, and its lag."""
+    """The results of a worker: the batches it skipped, the slots it published, and its lag."""
 
     spent_s: float = 0.0
     skipped: int = 0
@@ -46,7 +46,7 @@ class Work:
 
 
 class Worker:
-    """A worker that takes batches, reduces them and solves blocks, with all encoding and decoding."""
+    """A worker that takes batches, reduces them to slots and solves blocks, including all coding."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Measures the queues that a stepped clock leaves behind on the shared fabric; there must be none.
+"""Measures false queues that a stepped clock causes on the shared fabric; the target is none.
 
-The truth is `_truth`, with one clock that steps. The models of the clocks follow as the clock stage's do: the
-old one until the window of the step is solved, none for the next window, then the right one.
+The truth is `_truth`, with one clock that steps. The clock models follow it as the clock stage's do: the old
+model until the window of the step is solved, none for the next window, then the right one.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class SteppedModels:
         self._unsynced_ns = window_end_ns + SOLVED_NS
 
     def at(self, when_ns: int) -> Mapping[str, ClockLine]:
-        """Return the clock models by NIC as of a time of the log."""
+        """Return the clock models by NIC that are valid at a time of the log."""
         passed = (when_ns - self._unsynced_ns) // WINDOW_NS
         return self._known[0 if passed < 0 else 1 if passed == 0 else 2]
 
 
 def false_seconds(scene: Scene, worker: Worker) -> tuple[float, float]:
-    """Return the seconds of false contention windows, and of deep slots on idle links, after the step."""
+    """Return, after the step, the seconds of false contention windows and of deep slots on idle links."""
     watch, records = Watch(scene, None), []
     for now_ns, record in worker.run():
         watch.take(now_ns, record, 0.0)

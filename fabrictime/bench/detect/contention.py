@@ -61,7 +61,7 @@ GREY: Final = 0.4
 
 @dataclass(slots=True)
 class Detected:
-    """One published window: its times in the simulation, and the pipeline's cost."""
+    """One published window: its times in the simulation, and the processor time of the pipeline."""
 
     link: str
     others: list[str]
@@ -74,7 +74,7 @@ class Detected:
 
     @property
     def links(self) -> set[str]:
-        """Return the link together with those that belong to the same queue."""
+        """Return the window's link together with the links that share its queue."""
         return {self.link, *self.others}
 
 
@@ -198,7 +198,7 @@ class Run:
         self._note_truth(self.sim.contention())
 
     def _timed(self, name: str, work: Callable[[], list[SimOutput]]) -> list[SimOutput]:
-        """Run `work`, note its windows, delayed by its processor time, and return all its outputs."""
+        """Run `work`, record its windows, delayed by its processor time, and return all its outputs."""
         busy_ns = self._runners[name].busy_ns
         before_ns = busy_ns.total()
         outputs = work()
@@ -273,7 +273,7 @@ class Run:
                     print(f"  false {published.link} {published.kind} at {at_ms:.0f} ms")
 
     def _there(self, published: Detected) -> bool:
-        """Return whether the link had a queue that was just too small to count as contention."""
+        """Return whether the link had a queue that was slightly too small to count as contention."""
         mark = GREY * 0.5 * 0.1 * self.sim.fleet.shape.buffer_bytes
         end_ns = published.closed_ns or self.sim.now_ns
         return any(
@@ -312,7 +312,7 @@ def _events(rng: np.random.Generator, seconds: float) -> Iterator[str]:
 
 
 def log_hop_ns(progress: Progress) -> float:
-    """Return the 95th percentile of the time from sending a message to reading, ns, with an embedded log."""
+    """Return the 95th percentile of the time from sending to reading a message, ns, with an embedded log."""
     progress("one message through the log")
     delays_ns = []
     with TemporaryDirectory() as directory, embedded_log(Path(directory), 1) as bootstrap:

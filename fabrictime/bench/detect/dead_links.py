@@ -1,10 +1,10 @@
-"""Measures the detection time of a dead link on a fabric of real packets, with `fabrictime up` as it is.
+"""Measures the detection time of a dead link on a fabric of real packets, with `fabrictime up` unchanged.
 
 The time runs from a fault to the append of the `LinkHealth` DOWN of its cable, over random directed links
 between leaves and spines, half of them blackholes and half with the carrier lost. Further figures: the share
 of correct cables; the intervals of probes on each directed link and on the route of each live flow
-(`probe_intervals.py`); the agents' processor time and probe rate. By hand: `fabrictime bench detect
-dead_links [--quick]`.
+(`probe_intervals.py`); the agents' processor time and probe rate. To run only this part: `fabrictime bench
+detect dead_links [--quick]`.
 
 The fault's time is the moment before the testbed begins to make it, so the duration of making it counts too.
 Agents, workers, log and the fabric share the cores.
@@ -132,7 +132,7 @@ def _trials(
 def _one(
     control: ControlClient, flaps: _Tail[LinkHealth], line: str, cable: str
 ) -> tuple[float | None, list[str]]:
-    """Break a link and heal it; return the ms until its cable was DOWN, or None if that came too late.
+    """Break a link and heal it; return the ms until its cable was DOWN, or None after the limit.
 
     The second result lists the other cables that were DOWN meanwhile.
     """
@@ -184,7 +184,7 @@ class _Tail(Generic[R]):
 
 
 def _wait_traced(paths: _Tail[PathMaps], nics: int) -> None:
-    """Wait until the paths between all NICs are known. Raises CannotRun after START_S."""
+    """Wait until the paths between all `nics` NICs are known. Raises CannotRun after START_S."""
     traced_pairs: set[tuple[str, str]] = set()
 
     def all_known(record: PathMaps) -> bool:
@@ -202,8 +202,8 @@ def _calm(
 ) -> tuple[dict[str, float], dict[str, Value]]:
     """Return figures of an interval without faults.
 
-    The first result has the agents' processors, `agents`, and requests per second, `probes`. The second has
-    the probe intervals of links and flow routes.
+    The first result has the processors that agents use, `agents`, and the requests per second, `probes`. The
+    second has the probe intervals of links and flow routes.
     """
     probers = [
         psutil.Process(row["pid"])

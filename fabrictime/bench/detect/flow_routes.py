@@ -1,8 +1,8 @@
 """Compares the published routes of live flows on a fabric of real packets with the links' counters.
 
-A burst with the flow's own ports moves the counters of its true links. The figures are the share of flows
-with exactly these links, the time from a flow's start to its published route, and the time until all routes
-of an all-to-all of movable flows are known, in both directions.
+A burst with the flow's own ports increments the counters of its true links. The figures are the share of
+flows with exactly these links, the time from a flow's start to its published route, and the time until all
+routes of an all-to-all of movable flows are known, in both directions.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Follower:
         """By a flow's protocol, NIC and ports: time, s, of its first published links, and the newest."""
 
     def until(self, subject: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
-        """Read the log until `subject()` is true, for at most `limit_s`; return whether it is."""
+        """Read the log until `subject()` is true, for at most `limit_s`; return whether it became true."""
         deadline = time.monotonic() + limit_s
         while not subject():
             if time.monotonic() > deadline:

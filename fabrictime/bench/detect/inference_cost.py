@@ -1,7 +1,7 @@
 """Measures the processor time of queue inference, from a `PathQueueing` message to encoded `LinkQueues`.
 
 The messages are those of the simulated fleet: probes by schedule, four partitions, one record of each every
-30 ms. Only a pair of runs in one sitting gives a ratio between two versions.
+30 ms. To compare two versions, run both alternately in one session.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class FleetLog:
 
 
 def replay(log: FleetLog, seconds: float) -> Cost:
-    """Infer the queues from a log like the stage does; return the cost after the warm-up."""
+    """Infer the queues from a log as the stage does; return the cost after the warm-up."""
     queues = ShardQueues(log.settings.shard, lambda link: int(log.rates_bps.get(link, 0)))
     links: set[str] = set()
     spent_s, messages_s, slots = 0.0, 0.0, 0.0

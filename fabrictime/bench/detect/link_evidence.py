@@ -279,7 +279,7 @@ class ProbedFleet:
             self._publish(nic, self.events[nic].hosts(hosts, self.clock_ns(nic), now_ns, 0))
 
     def _check_sizes(self, now_ns: int) -> None:
-        """Let each NIC check its next path for large packets, and report the size limits that were found."""
+        """Let each NIC check its next path for large packets, and publish the size limits that it found."""
         every_ns = round(SIZE_CHECK_S * 1e9)
         phase = np.arange(len(self.gone)) * 37 * MS
         for nic in np.flatnonzero(((now_ns + phase) % every_ns < STEP_NS) & ~self._absent).tolist():
@@ -406,7 +406,7 @@ class ProbedFleet:
 def _lost_on(
     fleet: ProbedFleet, sends: NDArray[np.intp], cells: NDArray[np.intp], absent: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Return which of the probes on paths `sends` get lost, [len(sends)]; `cells`: where they count."""
+    """Return which of the probes on paths `sends` get lost, [len(sends)]; `cells` has each probe's class."""
     lost = np.zeros(len(sends), np.bool_)
     if np.count_nonzero(fleet.down):
         lost |= fleet.down[fleet.links[sends]].any(axis=1)

@@ -51,7 +51,7 @@ FLAP_SETTINGS: Final = {"stages": ["links"], "session_timeout_s": 2}
 
 
 class _Evaluated:
-    """A simulated fleet and the verdicts on its evidence, in simulated time."""
+    """A simulated fleet and the verdicts on its links' evidence, in simulated time."""
 
     def __init__(self, nics: int, seed: int) -> None:
         settings = SimSettings.model_validate({"nics": nics, "seed": seed, "load": 0.2, "jobs": ()})
@@ -265,7 +265,7 @@ def _fabrictime(*arguments: str) -> str:
 
 @contextmanager
 def _load(seconds: float, data: Path) -> Iterator[None]:
-    """Let every host send to the host halfway round the ring, for `seconds`."""
+    """Let every host send to the host halfway round the list of hosts, for `seconds`."""
     options = ["--rate", f"{20 * LOAD:g}mbit", "--for", f"{seconds:g}s", "--dir", str(data)]
     commands = [[*COMMAND, "fabric", "flow", f"h{n + 1}", f"h{(n + 4) % 8 + 1}", *options] for n in range(8)]
     flows = [

@@ -1,7 +1,7 @@
-"""A simulated fleet's evidence sent to a real log as it arises, and the health that workers make of it.
+"""Sends a simulated fleet's evidence to a real log in real time, and reads the workers' link health.
 
-In: a log's address and a `ProbedFleet`. Out: `LinkEvent` and `PathMaps` messages, and the `LinkHealth`
-records that come back. For benches and tests with real workers.
+It needs a log's address and a `ProbedFleet`. It publishes `LinkEvent` and `PathMaps` messages and collects
+the resulting `LinkHealth` records. For benches and tests with real workers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLICE_NS: Final = 5_000_000
 
 
 class LiveLinks:
-    """Sends a fleet's evidence to a log in real time; call `run` to let time pass."""
+    """Sends a fleet's evidence to a log in real time; each call of `run` advances time."""
 
     def __init__(self, bootstrap: str, probes: ProbedFleet) -> None:
         self.probes = probes
@@ -79,7 +79,7 @@ class LiveLinks:
         return None if record is None else record["state"]
 
     def subjects_ever(self, state: str) -> set[str]:
-        """Return the subjects that were ever in a state."""
+        """Return the subjects that were in `state` at any time."""
         return {key for _, _, r, key in self.records if r is not None and r["state"] == state}
 
     def close(self) -> None:

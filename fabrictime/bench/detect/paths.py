@@ -84,7 +84,7 @@ class _Comparison:
     path_count: int = 0
 
     def until_right(self) -> float:
-        """Wait until all paths are right, for at most `LIMIT_S`; return the share that is right then."""
+        """Wait at most `LIMIT_S` until all published paths are right; return the share that is right then."""
         deadline = time.monotonic() + LIMIT_S
         while (share := self.share()) < 1 and time.monotonic() < deadline:
             self.reader.follow(0.5)
@@ -127,7 +127,7 @@ class _Comparison:
         return self.truth[key]
 
     def proven(self) -> int:
-        """Return how many of a sample of paths real packets take as the route lookup predicts."""
+        """Return the number of sampled paths on which real packets take the links of the route lookup."""
         keys = sorted(self.truth)
         sample = keys[:: max(1, len(keys) // PROVEN)][:PROVEN]
         return sum(self._true(*key, likely=False) == self.truth[key] for key in sample)

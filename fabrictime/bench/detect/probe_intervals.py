@@ -45,7 +45,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Gaps between the probes of each subject, ns, in order; below two probes, the whole interval."""
+    """Gaps between the probes of each subject, ns, in order; the whole interval below two probes."""
 
     gaps_ns: Mapping[Any, NDArray[np.int64]]
 
@@ -64,9 +64,9 @@ class Cover:
 
 
 def times_of(batches: Iterable[ProbeBatch], begin_ns: int, end_ns: int) -> dict[Any, NDArray[np.int64]]:
-    """Return the times at which answered requests were sent in an interval, from `ProbeBatch` records.
+    """Return, by (NIC, peer, source port), the times at which answered requests were sent in an interval.
 
-    They are in ns of the system clock, by (NIC, peer, source port).
+    Times are in ns of the system clock; they come from `ProbeBatch` records.
     """
     times_by_path: dict[tuple[str, str, int], list[NDArray[np.int64]]] = {}
     for batch in batches:
@@ -137,7 +137,10 @@ def figures_of(
 def live_flows(
     control: ControlClient, pairs: Sequence[tuple[str, str]], seconds: float
 ) -> Iterator[list[Flow]]:
-    """Run a slow UDP flow per (NIC, peer) meanwhile; yield the flows once all run. Raises CannotRun."""
+    """Run a slow UDP flow per (NIC, peer) during the block; yield the flows once all run.
+
+    Raises CannotRun.
+    """
     started: list[Flow] = []
     ready, ended = threading.Semaphore(0), threading.Event()
 

@@ -170,7 +170,7 @@ def _speed(progress: Progress, quick: bool) -> dict[str, Value]:
 
 
 def _queues(rng: np.random.Generator, fleet: Fleet, slots: int) -> Any:
-    """Draw queues, [slots, links] ns: a link in twenty has one, of some 10 to 300 us, which walks."""
+    """Draw queues, [slots, links] ns: one link in twenty has a random-walk queue of some 10 to 300 us."""
     links = len(fleet.rate_bps)
     depth = np.zeros((slots, links))
     deep = rng.permutation(links)[: links // 20]

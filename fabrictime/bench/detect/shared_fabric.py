@@ -1,7 +1,7 @@
 """Runs queue inference over the fabric of shared queues in `_truth`: probes, batches and slots.
 
-The truth draws queues and stamps. This module plays the agents: schedules, batches, routes. The records of
-the pipeline's pure parts then stand beside the truth.
+`_truth` draws queues and stamps. This module plays the agents: schedules, batches, routes. It compares the
+records of the pipeline's pure parts with the truth.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Scene:
 
     @property
     def crossed(self) -> NDArray[np.bool_]:
-        """The links that lie after a send stamp: all but those out of hosts."""
+        """Links that lie after a send stamp: all but the links out of hosts."""
         return np.arange(self.fabric.links) >= self.fabric.nics
 
     def batches(self) -> list[tuple[int, ProbeColumns]]:
@@ -87,7 +87,7 @@ class Scene:
         return batches_of(self.fabric.nic_names(), (probes.nic, probes.peer, probes.path), (s.t1, s.t4), read)
 
     def rates_bps(self) -> list[dict[str, float]]:
-        """Return the rate, bit/s, at which each link sends, by link, for each complete second."""
+        """Return, for each complete second, the rate, bit/s, at which each link sends, by link."""
         slots = round(1e9 / self.slot_ns)
         seconds = len(self.slots.busy) // slots
         busy = self.slots.busy[: seconds * slots].reshape(seconds, slots, -1).mean(axis=1)
@@ -156,9 +156,9 @@ def infer(
 def draw(
     fabric: LeafSpine, traffic: Traffic, seed: int, seconds: float, rate_pps: float, *, even: bool = True
 ) -> Scene:
-    """Draw a stretch of the fabric in which each NIC sends `rate_pps` probes per second.
+    """Draw an interval of the fabric in which each NIC sends `rate_pps` probes per second.
 
-    With `even` they follow a schedule, otherwise they have exponential gaps.
+    With `even`, probes follow a schedule, otherwise they have exponential gaps.
     """
     rng = np.random.default_rng(seed)
     nic, peer, path, there, back = _paths(fabric, rng)
@@ -180,7 +180,7 @@ def draw(
 
 
 def _paths(fabric: LeafSpine, rng: np.random.Generator) -> tuple[Int64s, ...]:
-    """Return NIC, peer, entropy value and the links there and back of each probed path."""
+    """Return NIC, peer, entropy value and the links in both directions of each probed path."""
     peers = min(PEERS, fabric.nics - 1)
     choice = [
         rng.permutation(np.delete(np.arange(fabric.nics), prober))[:peers] for prober in range(fabric.nics)
@@ -236,7 +236,7 @@ def _sent(
 def route_table(
     fabric: LeafSpine, nic: Int64s, peer: Int64s, path: Int64s, there: Int64s, back: Int64s
 ) -> RouteTable:
-    """Return the route table as tracing would fill it."""
+    """Return the route table that tracing of these paths would produce."""
     ids, names = fabric.names(), fabric.nic_names()
     links = [[[ids[link] for link in row if link >= 0] for row in leg.tolist()] for leg in (there, back)]
     ends = zip(nic.tolist(), peer.tolist(), path.tolist(), *links, strict=True)

@@ -50,7 +50,7 @@ def published_share(scene: Scene) -> Figure:
 
 
 def backlog_cost(scene: Scene) -> Figure:
-    """Return the median cost of solving a block with a backlog of 1 s over that of the same block without."""
+    """Return the median ratio of the cost of solving a block with a backlog of 1 s to that without."""
     rate_bps = round(scene.fabric.rate_bps)
     shards = [ShardQueues(SHARD, lambda link: rate_bps) for _ in range(2)]
     costs: list[dict[int, float]] = [{}, {}]

@@ -56,7 +56,7 @@ ROWS: Final = (
 
 @dataclass(slots=True)
 class Found:
-    """The figures of a row; depths are in bytes."""
+    """The measured figures of a row; depths are in bytes."""
 
     row: Row
     seed: int
@@ -100,7 +100,7 @@ class Found:
 
 
 def depths(scene: Scene, records: list[LinkQueues]) -> tuple[Float64s, Float64s, NDArray[np.bool_]]:
-    """Return published depths and their bounds, [slots, links], and if each slot was published, [slots]."""
+    """Return published depths and bounds, [slots, links], and whether each slot was published, [slots]."""
     number = link_numbers(scene.fabric)
     shape = scene.slots.depth_bytes.shape
     depth, bound, there = np.zeros(shape), np.zeros(shape), np.zeros(shape[0], bool)
@@ -121,7 +121,7 @@ def depths(scene: Scene, records: list[LinkQueues]) -> tuple[Float64s, Float64s,
 
 
 def perfect(scene: Scene) -> Float64s:
-    """Return depths from the true queues at the probes' times, linearly interpolated, [slots, links]."""
+    """Return depths interpolated linearly from the true queues at the probes' times, [slots, links]."""
     count, links = scene.slots.depth_bytes.shape
     at, met, link = _met(scene)
     edges = np.arange(count + 1) * float(SLOT_NS)

@@ -23,7 +23,7 @@ ring all-reduce whose flows collide. Probes: 200/s per NIC, ten peers, four path
 
 
 def measure(progress: Progress, quick: bool = False) -> Mapping[str, Value]:
-    """Return the factor by the shortest processor time of several simulated seconds, all messages made."""
+    """Return simulated over real time by the shortest of several processor times, all messages made."""
     from producers.sim.settings import JobSettings, SimSettings
     from producers.sim.simulation import TICK_NS, Simulation
 

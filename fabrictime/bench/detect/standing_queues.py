@@ -42,7 +42,7 @@ SENDERS: Final = {ContentionKind.INCAST: 4, ContentionKind.COLLISION: 2}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A standing queue that was drawn, with its link and times."""
+    """A standing queue that the bench drew, with its link and times."""
 
     standing: Standing
     kind: ContentionKind
@@ -160,7 +160,7 @@ def _report(host: str, at_ns: int, flows: list[Flow], *, is_complete: bool) -> F
 
 @dataclass(slots=True)
 class Published:
-    """A window as published."""
+    """A contention window as published."""
 
     links: set[str]
     opened_ns: int
@@ -183,7 +183,7 @@ class Watch:
         )
 
     def take(self, now_ns: int, record: LinkQueues, late_ns: float) -> None:
-        """Process a queue record at the worker's time `now_ns`; its results are published `late_ns` later."""
+        """Process a queue record at the worker's time `now_ns`; windows are published `late_ns` later."""
         if self._reports is not None:
             self._take_reports(self._reports, now_ns)
         self._detector.flows.advance(now_ns - FLOW_LAG_NS)
@@ -271,7 +271,7 @@ def _meet(window: Published, event: Event) -> bool:
 
 
 def present_queues(scene: Scene) -> np.ndarray:
-    """Return whether a queue was present over the `PRESENT_SLOTS` around each slot, [slots, links]."""
+    """Return whether a queue was present in the `PRESENT_SLOTS` around each slot, [slots, links]."""
     sums = np.cumsum(np.pad(scene.slots.depth_bytes, ((1, 0), (0, 0))), axis=0)
     after = np.minimum(np.arange(len(sums) - 1) + PRESENT_SLOTS // 2, len(sums) - 1)
     before = np.maximum(after - PRESENT_SLOTS, 0)
@@ -288,7 +288,7 @@ def is_there(window: Published, scene: Scene, present: np.ndarray) -> bool:
 
 
 def run(rate: int, seed: int, seconds: float, late: float, scores: dict[str, Score]) -> None:
-    """Add one run at a probe rate to the scores; `late` is a message's time, ns, through the log."""
+    """Add one run at a probe rate to the scores; `late` is a message's delay, ns, through the log."""
     rng = np.random.default_rng(seed)
     fabric = LeafSpine(NICS)
     events = draw_events(fabric, seconds, rng)

@@ -2,9 +2,9 @@
 
 `fabrictime up` runs as under `make run`, with its page open in a browser, and the faults follow one another.
 The time runs from the moment before a fault until the page has painted every expected row. Further results
-are the share of faults that were named and nothing else, and a line per fault with the page's rows. By hand:
-`fabrictime bench detect web [--quick]`. The evidence of some faults takes longer than a second. They are
-measured, have their reason in the table, and are excluded from the worst time.
+are the share of faults for which only the right rows appeared, and a line per fault with the page's rows. To
+run only this part: `fabrictime bench detect web [--quick]`. The evidence of some faults takes longer than a
+second. These faults have their reason in the table and are excluded from the worst time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The rows that the page showed for a case, s from the fault's creation and removal; None if too late."""
+    """The page's rows for a case, s from the fault's creation and removal; None if too late."""
 
     case: Case
     named_s: float | None
@@ -95,7 +95,7 @@ class Seen:
 
     @property
     def right(self) -> bool:
-        """Whether the page named all that it should, and nothing else."""
+        """Whether the page named every expected subject, and nothing else."""
         return self.named_s is not None and not self.wrong
 
 
@@ -131,7 +131,10 @@ def _passed(case: Case, rows: Iterable[Named]) -> bool:
 
 
 def _wrong(case: Case, rows: Iterable[Named], stands: bool) -> Iterator[str]:
-    """Yield rows that the case does not explain. A second kind is wrong once the expected one `stands`."""
+    """Yield the rows that the case does not explain, given whether the expected kind `stands` already.
+
+    A second kind for the same subject is wrong only once it `stands`.
+    """
     for row in rows:
         is_expected = row.subject in case.expected_kinds or row.subject in case.allowed
         other = stands and case.expected_kinds.get(row.subject, row.kind) != row.kind
@@ -180,7 +183,7 @@ def _figures(results: Sequence[Seen], moved_s: float | None, how: str, quick: bo
 
 
 def _slowest(results: Sequence[Seen], how: str) -> Value:
-    """Return the longest time until a fault was named; slow kinds appear only in the note."""
+    """Return the longest time until a fault was named; the note alone covers slow kinds."""
     soon = [result for result in results if result.case.slow is None]
     missed = [result.case.subject for result in soon if result.named_s is None]
     if missed:
@@ -298,7 +301,7 @@ def _all(reader: Reader, control: ControlClient, progress: Progress, quick: bool
 
 
 def _flapping(links: Sequence[str], control: ControlClient) -> Case:
-    """Return the case of a link that went down too often; its time counts from when the link is up again."""
+    """Return the case of a link that flaps too often; its time counts from when the link is up again."""
     link = next(link for link in links if link.startswith("leaf4:") and ">spine3:" in link)
 
     def flap() -> None:
@@ -355,7 +358,7 @@ def _traffic(links: Sequence[str], control: ControlClient) -> list[Case]:
 
 
 class _Load:
-    """TCP flows that run for `TRAFFIC_S`, and the link at which they should make a queue."""
+    """TCP flows that run for `TRAFFIC_S`, and the link at which they are expected to queue."""
 
     def __init__(self, control: ControlClient, flows: Sequence[Mapping[str, Any]], link: str) -> None:
         self._control = control
@@ -366,7 +369,7 @@ class _Load:
     def start(self) -> float:
         """Start all flows; return when their true queue began to stand, ms of CLOCK_REALTIME.
 
-        On a busy machine that is some time after the flows began.
+        On a busy machine the queue begins some time after the flows.
         """
         running = [threading.Event() for _ in self._flows]
 
@@ -409,8 +412,7 @@ class _Load:
 
 
 def _one(reader: Reader, case: Case) -> Seen:
-    """Make a fault, watch the page until it names the fault and a while longer, heal it, and watch until it
-    is calm."""
+    """Make a fault, watch the page until it names the fault and a while longer, heal it, watch on."""
     sights: list[Sight] = []
 
     def check(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
@@ -438,7 +440,10 @@ def _one(reader: Reader, case: Case) -> Seen:
 
 
 def _timed(do: Callable[[], object], from_end: bool) -> float:
-    """Run `do`; return the start that it reports, or when it began or ended, ms of CLOCK_REALTIME."""
+    """Run `do`; return the start that it reports, or when it began or ended, ms of CLOCK_REALTIME.
+
+    Returns the end if `from_end`, unless `do` reports a start.
+    """
     began_ms = time.time_ns() / 1e6
     published = do()
     if isinstance(published, float):

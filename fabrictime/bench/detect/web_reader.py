@@ -1,7 +1,8 @@
 """Reads the rows of the live page with their times: in Chromium, or through the page's own code.
 
 A `Sight` has the rows shown from a time on (ms of CLOCK_REALTIME). In a browser a row counts once it is
-painted. Otherwise it counts once the page's code has made it from the topics, before transfer and painting.
+painted. Otherwise a row counts once the page's code has derived it from the topics, before transfer and
+painting.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Reader(Protocol):
         """Open a tab, and forget earlier sightings."""
 
     def news(self) -> list[Sight]:
-        """Return the changes since the last call, oldest first."""
+        """Return the changes of rows since the last call, oldest first."""
 
     def cables(self) -> set[str]:
         """Return the cables that the tab Fabric draws, by id."""
@@ -149,7 +150,7 @@ class BrowserReader:
         self.driver.execute_script(WATCH, tab)
 
     def news(self) -> list[Sight]:
-        """Return the changes since the last call, oldest first."""
+        """Return the changes of rows since the last call, oldest first."""
         changes = self.driver.execute_script("const s = window.ftSeen; window.ftSeen = []; return s;")
         return [
             Sight(at_ms, tuple(Named(_id(subject), kind, lines) for subject, kind, lines in rows))
@@ -187,7 +188,7 @@ class TopicReader_:
         self._changed(frozenset())
 
     def news(self) -> list[Sight]:
-        """Return the changes since the last call, oldest first."""
+        """Return the changes of rows since the last call, oldest first."""
         self._changed(frozenset())  # rows that end by time alone
         with self._state.lock:
             sights, self._seen = self._seen, []

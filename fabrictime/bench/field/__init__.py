@@ -1,7 +1,7 @@
-"""Measures the field: files, hosts and programs of others, whose right value we did not take from our code.
+"""Measures correctness on field cases: files, hosts and programs of others, with independent expected values.
 
 Each part is a module of this package. `fabrictime bench field corpus [--quick]` runs one part. The cases are
-in `tests/field/`; CONTRIBUTING.md says how to add one.
+in `tests/field/`; CONTRIBUTING.md describes how to add one.
 """
 
 from __future__ import annotations

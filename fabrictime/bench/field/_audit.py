@@ -1,4 +1,4 @@
-"""Runs the checks of a case on its host, and compares their results with the right ones."""
+"""Runs the checks of a case on its host, and compares their results with the expected ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from schemas.records import AuditSeverity, AuditStatus
 
 
 def fault_of(case: Case) -> str:
-    """Return the fault of the results of a case; empty if all are right. Raises BadCase."""
+    """Return an error text if the audit results of a case are wrong; empty if all are right.
+
+    Raises BadCase.
+    """
     host = host_of(case.table.get("host", {}))
     tables = [case.table["expect"], *case.table.get("also", ())]
     for expectation in expected(tables, case.check):
@@ -24,9 +27,9 @@ def fault_of(case: Case) -> str:
 
 
 def check_fault(expectation: Expected, host: RecordedHost) -> str:
-    """Return the fault of the result of a check on a host; empty if it is right.
+    """Return an error text if the result of a check on a host is wrong; empty if it is right.
 
-    A check such as `kernel-log.*` is right if one of the checks that it fits is right.
+    A pattern such as `kernel-log.*` passes if the result of one matching check is right.
     """
     checks = [CHECKS[name] for name in fnmatch.filter(CHECKS, expectation.check) if not CHECKS[name].active]
     if expectation.check in CHECKS:

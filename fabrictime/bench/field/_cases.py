@@ -1,4 +1,4 @@
-"""Reads the cases of `tests/field/`, one TOML file each, and the lists of ids beside them."""
+"""Reads the cases of `tests/field/`, one TOML file each, and the lists of case ids in the same folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Table = Mapping[str, Any]
 
 
 class BadCase(ValueError):
-    """The file is no case; the message is one line."""
+    """The file is not a valid case; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An input with its right value."""
+    """An input of a field case with its expected result."""
 
     case_id: str
     kind: Kind
@@ -84,7 +84,7 @@ def _case(path: Path) -> Case:
 
 
 def expected(tables: Iterable[Table], check: str = "") -> list[Expected]:
-    """Return the right results that tables of a case state; `check` is the check where one names none."""
+    """Return the expected results that tables of a case state; `check` is the default check of a table."""
     return [
         Expected(
             table.get("check", check),
@@ -102,7 +102,7 @@ def _texts(value: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def ids(path: Path) -> set[str]:
-    """Return the ids of a list: the first word of each line; lines that begin with # are remarks."""
+    """Return the ids of a list: the first word of each line, except comment lines, which begin with #."""
     if not path.is_file():
         return set()
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -110,7 +110,10 @@ def ids(path: Path) -> set[str]:
 
 
 def text_fault(contains: Iterable[str], lacks: Iterable[str], text: str) -> str:
-    """Return the fault of the text of a result; empty if it has none. The case of letters is ignored."""
+    """Return an error text if a result's text lacks or contains the wrong words; empty if it is right.
+
+    The case of letters is ignored.
+    """
     lower = text.lower()
     for part in contains:
         if part.lower() not in lower:

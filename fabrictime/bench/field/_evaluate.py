@@ -1,4 +1,4 @@
-"""Runs cases of all kinds, and returns those that are wrong with the reason."""
+"""Runs cases of all kinds, and returns the failed cases with the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FAULT_OF = {"audit": _audit.fault_of, "imports": _imports.fault_of, "hosts": _h
 
 
 def fault_of(case: Case) -> str:
-    """Return the fault of a case in one line; empty if it is right. An exception makes a case wrong."""
+    """Return the error of a case in one line; empty if the case is right. An exception counts as an error."""
     try:
         return _FAULT_OF[case.kind](case)
     except Exception as error:  # noqa: BLE001  # a case must not hide the others
@@ -21,5 +21,5 @@ def fault_of(case: Case) -> str:
 
 
 def wrong_cases(cases: Iterable[Case]) -> dict[str, str]:
-    """Return the wrong cases by id, each with what is wrong."""
+    """Return the wrong cases by id, each with its error."""
     return {case.case_id: fault for case in cases if (fault := fault_of(case))}

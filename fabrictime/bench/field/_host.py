@@ -72,7 +72,7 @@ def changed(host: RecordedHost, table: Table) -> None:
 
 
 def _remove(host: RecordedHost, part: str) -> None:
-    """Remove files, links and commands with this part in their names."""
+    """Remove files, links and commands whose names contain `part`."""
     host.files = {path: content for path, content in host.files.items() if part not in path}
     host.links = {path: target for path, target in host.links.items() if part not in path}
     host.commands = {
@@ -89,7 +89,7 @@ def _files(host: RecordedHost, table: Table) -> None:
 
 
 def acs_bridge(control: int) -> bytes:
-    """Return a bridge's configuration space whose ACS control register has this value."""
+    """Return a PCIe bridge's configuration space whose ACS control register has the value `control`."""
     space = bytearray(bridge(redirects=True))
     space[0x14E:0x150] = control.to_bytes(2, "little")
     return bytes(space)
@@ -98,7 +98,8 @@ def acs_bridge(control: int) -> bytes:
 def _repeat(host: RecordedHost, loop: Table) -> None:
     """Add files and links once for each `n`, and with a list `m` for each pair of different `n` and `m`.
 
-    `{n}`, `{m}` and `{i}`, the place of `m` among those of `n`, stand for numbers; `{n:02x}` has a format.
+    `{n}`, `{m}` and `{i}`, the index of `m` among the values other than `n`, stand for numbers; `{n:02x}` has
+    a format.
     """
     for n in loop["n"]:
         peers = [m for m in loop["m"] if m != n] if "m" in loop else [n]
@@ -114,14 +115,14 @@ def _filled(text: str, values: Mapping[str, Any]) -> str:
 
 
 def recorded_commands(*beginning: str) -> list[tuple[str, ...]]:
-    """Return the commands of the recorded host that begin so, or else this command itself."""
+    """Return the recorded host's commands that begin with these words, or else the words as a command."""
     return [each for each in HEALTHY.commands if each[: len(beginning)] == beginning] or [beginning]
 
 
 def _kernel_log(host: RecordedHost, table: Table) -> None:
-    """Set what dmesg prints: lines of level warning and above, and lines below it, with times or without.
+    """Set the output of dmesg: lines of level warning and above, and lines below it, with times or without.
 
-    A line without a time gets one shortly before the recorded host's uptime.
+    A line without a time gets a time shortly before the recorded host's uptime.
     """
     if "kernel_log" not in table and "kernel_info" not in table:
         return
@@ -167,7 +168,7 @@ def _space(values: Iterable[int]) -> tuple[int, int, int, int]:
 
 
 def _gpus(host: RecordedHost, tables: Iterable[Table]) -> None:
-    """Change fields of NVML's report: of the GPU `index`, else of all of them; `gone` removes it.
+    """Change fields of NVML's report: of the GPU `index`, else of all GPUs; `gone` removes the GPU.
 
     NVML has no value for the fields of the list `unsupported`.
     """
@@ -203,7 +204,7 @@ def _network(network: dict[str, Any], table: Table) -> None:
 
 
 def _interface(interfaces: list[Interface], change: Mapping[str, Any]) -> None:
-    """Change an interface, or add one; with `gone = true` remove it."""
+    """Change an interface, or add it if it is new; with `gone = true` remove it."""
     fields = dict(change)
     name, is_gone = fields.pop("name"), fields.pop("gone", False)
     if "flags" in fields:

@@ -1,4 +1,4 @@
-"""Runs all checks on a whole host of a case: healthy it has no error, and its planted fault is found."""
+"""Runs all checks on a whole host: it has no error when healthy, and its planted fault is found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from producers.audit.checks import CHECKS
 
 @dataclass(frozen=True, slots=True)
 class HostRun:
-    """The results of a healthy host, and what is wrong with those of the same host with its fault."""
+    """The results of a healthy host, and the error text of the same host with its fault."""
 
     results: tuple[Result, ...]
     missed: str
@@ -23,7 +23,7 @@ class HostRun:
 
     @property
     def errors(self) -> list[Result]:
-        """The false errors."""
+        """The errors that the healthy host's checks report, which are all false."""
         return [result for result in self.results if verdict_of(result) == "FAILED"]
 
     @property
@@ -52,7 +52,7 @@ def healthy_host(case: Case) -> RecordedHost:
 
 
 def fault_of(case: Case) -> str:
-    """Return what is wrong with a host; empty if it has no false error and its fault is found."""
+    """Return an error text if the host has a false error or its fault is missed; empty if all is right."""
     run = run_host(case)
     if run.errors:
         first = run.errors[0]

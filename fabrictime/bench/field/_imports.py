@@ -19,7 +19,7 @@ OPTIONS = ("format", "host", "device", "hosts")
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The text that the command wrote."""
+    """The exit code, topology and text of an import command."""
 
     exit_code: int
     text: str
@@ -31,7 +31,7 @@ class Imported:
 
     @property
     def is_silent_and_empty(self) -> bool:
-        """Whether the command ends as if it were right, and states neither a cable nor a NIC."""
+        """Whether the command succeeds although it states neither a cable nor a NIC."""
         return self.exit_code == 0 and not self.cables and not self.ports
 
 
@@ -75,12 +75,12 @@ def _imported(exit_code: int, text: str, topology: dict[str, Any]) -> Imported:
 
 
 def fault_of(case: Case) -> str:
-    """Return what is wrong with the import of a case; empty if it is right. Raises BadCase."""
+    """Return an error text if the import of a case is wrong; empty if it is right. Raises BadCase."""
     return imported_fault(case, import_case(case))
 
 
 def imported_fault(case: Case, imported: Imported) -> str:
-    """Return what is wrong with an import; empty if it is right."""
+    """Return an error text if an import is wrong; empty if it is right."""
     expect = case.table["expect"]
     hosts = {name for name, kind in imported.nodes.items() if kind == "host"}
     compared: list[tuple[str, Any, Any]] = [

@@ -23,7 +23,7 @@ DRIVER_COUNTERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One NIC of a group of like ones."""
+    """One NIC of a group of identical NICs."""
 
     index: int
     address: str
@@ -34,7 +34,7 @@ class Nic:
 
     @property
     def is_ethernet(self) -> bool:
-        """Whether its link is Ethernet."""
+        """Whether the NIC's link is Ethernet."""
         return bool(self.group.get("layer", "Ethernet") == "Ethernet")
 
 

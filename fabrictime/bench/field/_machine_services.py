@@ -1,4 +1,4 @@
-"""Adds drives, the BMC, clock programs and daemons to a whole host."""
+"""Adds drives, the BMC, clock programs and daemons to a simulated host."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TRACKING: Final = (
 
 
 def add_services(host: RecordedHost, machine: Table) -> None:
-    """Add what `machine` states of drives, mounts, BMC, clock programs, units and daemons."""
+    """Add the drives, mounts, BMC, clock programs, units and daemons that `machine` states."""
     _drives(host, machine)
     if "bmc" in machine:
         host.files["/dev/ipmi0"] = ""

@@ -1,6 +1,6 @@
-"""Composes whole hosts from parts: kernel, processors, memory, GPUs, NICs, drives, BMC, services.
+"""Composes simulated hosts from parts: kernel, processors, memory, GPUs, NICs, drives, BMC, services.
 
-A host's table states what it has; the forms are those of the kernel's documentation and the tools' manuals.
+A host's table states its parts; file formats follow the kernel's documentation and the tools' manuals.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kinds of MPI of a machine: compilers, launchers, and a profiler for each."""
+"""The MPI implementations of a machine: compilers, launchers, and a profiler for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NATIVE: Final = Path(mpi.__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class MpiKind:
-    """A kind of MPI as Debian installs it beside others."""
+    """An MPI implementation as Debian installs it, side by side with others."""
 
     name: str
     compiler: str
@@ -27,11 +27,11 @@ class MpiKind:
 
     @property
     def is_installed(self) -> bool:
-        """Whether its compiler and its launcher are on this machine."""
+        """Whether the compiler and the launcher of this MPI are on this machine."""
         return all(shutil.which(program) for program in (self.compiler, self.launcher[0]))
 
     def command(self, ranks: int, variables: Mapping[str, object], *program: str | Path) -> list[str]:
-        """Return the command that runs a program on some ranks, with some variables."""
+        """Return the command that runs a program on some ranks with environment `variables`."""
         parts = [part for key, value in variables.items() for part in self._variable(key, value)]
         return [*self.launcher, *parts, "-n", str(ranks), *map(str, program)]
 
@@ -41,7 +41,7 @@ class MpiKind:
         return self.variable_option, f"{key}={value}"
 
     def build(self, folder: Path, source: Path, *options: str) -> Path:
-        """Compile a program or, with -shared, a library, unless it is in the folder already."""
+        """Compile a program or, with -shared, a library, unless the folder already contains it."""
         built = folder / f"{source.stem}-{self.compiler}"
         if not built.exists():
             flags = ("-O1", "-g", "-w", "-o", str(built), str(source), *options, "-lpthread", "-ldl")
@@ -50,7 +50,7 @@ class MpiKind:
         return built
 
     def profiler(self, folder: Path) -> Path:
-        """Return the profiler of this kind, built as the documents state."""
+        """Return the profiler of this MPI, built as the documentation describes."""
         built = folder / f"libfabrictime-{self.compiler}.so"
         if built.exists():
             return built

@@ -1,4 +1,4 @@
-"""Makes a thing again behind a running pipeline, and measures when all works as before."""
+"""Removes and recreates a resource of a running pipeline, and measures the time until recovery."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GROWTH_INTERVALS: Final = 3
 
 @dataclass(slots=True)
 class Outcome:
-    """The results of a run."""
+    """The results of a run: recovery times, false alerts, and resources that cannot be recreated here."""
 
     times_s: dict[str, float | None] = field(default_factory=dict)
     """Maps thing to the time until it had recovered; None if it had not."""
@@ -53,7 +53,7 @@ class Outcome:
 
 
 class Growth:
-    """Tells whether each topic that gets messages all the time has got one since a thing was made again."""
+    """Reports whether each topic with continuous messages got a message after a resource was recreated."""
 
     def __init__(self, log: str) -> None:
         with contextlib.closing(OffsetReader(log, TOPICS.values(), BENCH)) as reader:
@@ -69,11 +69,11 @@ class Growth:
         self._begin: dict[str, int] | None = None
 
     def begin(self) -> None:
-        """Count from the next look on."""
+        """Count messages from the next call of `is_seen` on."""
         self._begin = None
 
     def is_seen(self) -> bool:
-        """Return whether all these topics have got a message. A topic that is missing has none."""
+        """Return whether every such topic has got a message. A missing topic has got none."""
         try:
             messages = _messages(self._reader)
         except ValueError:
@@ -85,18 +85,18 @@ class Growth:
 
     @property
     def topics(self) -> str:
-        """The names of these topics."""
+        """The names of the observed topics."""
         return ", ".join(self._topics)
 
 
 def is_well(data: Path) -> bool:
-    """Return whether all services of an `up` work and no evidence is missing."""
+    """Return whether all services of the `up` in `data` work and no evidence is missing."""
     state = state_of(data)
     return state is not None and not status.wrong(state)
 
 
 def _messages(reader: OffsetReader) -> Counter[str]:
-    """Return the number of messages that each topic ever got. Raises LogUnavailable."""
+    """Return the number of messages ever appended to each topic. Raises LogUnavailable."""
     counts = Counter[str]()
     for (topic, _), end in reader.ends().items():
         counts[topic] += end
@@ -104,7 +104,7 @@ def _messages(reader: OffsetReader) -> Counter[str]:
 
 
 class Remade:
-    """A running pipeline and its network, behind which things are made again."""
+    """A running pipeline and its network, whose resources the bench recreates."""
 
     def __init__(self, network: SmallNetwork, data: Path, progress: Progress, outcome: Outcome) -> None:
         self.network, self.data = network, data
@@ -145,9 +145,9 @@ class Remade:
     def measure(
         self, name: str, remake: Callable[[], object], touched: str = "", also: Callable[[], bool] = bool
     ) -> None:
-        """Make a thing again and wait until all is well; `touched`: the subject about which alerts are right.
+        """Recreate a resource and wait until the pipeline has recovered; `touched` may have alerts.
 
-        `also`: a further condition, by default none. A thing that cannot be made again here is missing.
+        `also` is a further condition of recovery. A resource that cannot be recreated here counts as missing.
         """
         self.progress(f"remade: {name}")
         try:
@@ -190,7 +190,7 @@ class Remade:
                     self.outcome.false_alerts.append(f"{name}: {alert['alert_id']}: {alert['text']}")
 
     def sql(self, statement: str) -> str:
-        """Return the answer of the history to a statement. Raises OSError."""
+        """Return the history's answer to an SQL statement. Raises OSError."""
         token = (self.data / "secrets" / "history-write.token").read_text(encoding="utf-8").strip()
         url = f"{self.addresses['history']}/?{urllib.parse.urlencode({'query': statement})}"
         headers = {"X-ClickHouse-User": WRITE_USER, "X-ClickHouse-Key": token}
@@ -207,7 +207,7 @@ class Remade:
 
 
 class Operations:
-    """The records of jobs' operations from now on."""
+    """Reads the records of jobs' operations from now on."""
 
     def __init__(self, remade: Remade) -> None:
         self._reader = TopicReader.open(remade.log, {COLLECTIVES: END})
@@ -218,7 +218,7 @@ class Operations:
         self._reader.close()
 
     def has(self, is_wanted: Callable[[Any], bool]) -> bool:
-        """Return whether a record was published that is wanted."""
+        """Return whether any published record satisfies `is_wanted`."""
         with contextlib.suppress(ValueError):
             messages = self._reader.poll(0.1)
             self._records += [record for _, record in self._reader.decoded(messages) if record is not None]

@@ -1,4 +1,4 @@
-"""Things of a host that are made again: network devices, files, dumps of the Flight Recorder, and cgroups."""
+"""Recreates resources of a host: network devices, files, dumps of the Flight Recorder, and cgroups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PERIOD_US: Final = 100_000
 
 
 def network_things(remade: Remade) -> None:
-    """Make a NIC's device and namespace again, rename it, and take its port down."""
+    """Recreate a NIC's device and namespace, rename the device, and take its port down."""
     network, last = remade.network, NICS
     device, away = f"eth{last}", "enp9s0"
 
@@ -54,7 +54,7 @@ def network_things(remade: Remade) -> None:
 
 
 def files(remade: Remade) -> None:
-    """Remove the sockets, the lock, the probe key and the clock pages."""
+    """Remove the sockets, the lock, the probe key and the clock pages of a running pipeline."""
     run = remade.data / "run"
     for path in sorted(run.glob("*.sock")):
         remade.measure(f"socket {path.name}", path.unlink, also=path.exists)
@@ -69,7 +69,7 @@ def files(remade: Remade) -> None:
 
 
 def _rewrite(path: Path) -> None:
-    """Remove a file and write it again with the same content."""
+    """Remove a file and create it again with the same content."""
     content, mode = path.read_bytes(), path.stat().st_mode
     path.unlink()
     time.sleep(MADE_AGAIN_S)
@@ -78,7 +78,7 @@ def _rewrite(path: Path) -> None:
 
 
 def flight_recorder(remade: Remade) -> None:
-    """Replace a dump of the Flight Recorder, and remove and make again its folder."""
+    """Replace a dump of the Flight Recorder, and recreate its folder."""
     folder = remade.data.parent / DUMPS
     dumped: list[str] = []
 
@@ -120,7 +120,7 @@ def flight_recorder(remade: Remade) -> None:
 
 
 class Cgroup:
-    """A cgroup of its own for the pipeline, with a quota of processors. Raises CannotRun."""
+    """A separate cgroup for the pipeline, with a processor quota. Raises CannotRun."""
 
     def __init__(self) -> None:
         v2 = MOUNT / "cgroup.subtree_control"
@@ -137,7 +137,7 @@ class Cgroup:
         self.path = self._above / f"fabrictime-remade-{os.getpid()}-{time.time_ns()}"
 
     def make(self, processors: float) -> None:
-        """Make the cgroup with a quota. Raises CannotRun if this user may not."""
+        """Create the cgroup with a processor quota. Raises CannotRun if this user has no permission."""
         quota_us = round(processors * PERIOD_US)
         try:
             self.path.mkdir()
@@ -168,7 +168,7 @@ def _move(pids: Iterable[int], folder: Path) -> None:
 
 
 def cgroups(remade: Remade) -> None:
-    """Run the pipeline in a cgroup with a quota, remove it and make it again, and lower its quota."""
+    """Run the pipeline in a cgroup with a quota, recreate the cgroup, and lower its quota."""
     made: list[Cgroup] = []
 
     def pipeline() -> list[int]:

@@ -1,4 +1,4 @@
-"""Process ids of services and of a job that belong to another process, once theirs has ended."""
+"""Reuses process ids: ended services and job processes are replaced by other programs with the same id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SLEEP: Final = ("sleep", "3600")
 
 
 class Programs:
-    """Programs of this bench, ended when the `with` block ends."""
+    """Programs that this bench started; leaving the `with` block ends them."""
 
     def __init__(self) -> None:
         self._running: list[subprocess.Popen[bytes]] = []
@@ -41,7 +41,7 @@ class Programs:
             end(process)
 
     def take_id(self, pid: int) -> None:
-        """Start a program under a process id that has become free. Raises OSError."""
+        """Start a program that gets the process id `pid`, which is free. Raises OSError."""
         self._running.append(start_at(pid, _SLEEP))
 
     def add(self, process: subprocess.Popen[bytes]) -> None:
@@ -49,12 +49,12 @@ class Programs:
         self._running.append(process)
 
     def are_running(self) -> bool:
-        """Return whether all run."""
+        """Return whether all programs of the bench run."""
         return all(process.poll() is None for process in self._running)
 
 
 def process_ids(remade: Remade, denied: str | None) -> None:
-    """Give the process ids of services and of a job to other processes. `denied`: why that cannot be done."""
+    """Give process ids of services and of a job to other programs; `denied` is a reason to skip this."""
     for service in REUSED:
         with Programs() as programs:
             reuse = partial(_reuse_id, remade, programs, service, denied)
@@ -77,7 +77,7 @@ def _reuse_id(remade: Remade, programs: Programs, service: str, denied: str | No
 
 
 def _reuse_ids_of_job(remade: Remade, operations: Operations, folder: Path, denied: str | None) -> None:
-    """Kill a job's process, and give its id to another program; the same with the next process of the job."""
+    """Kill a job's process, and give its id to another program; repeat this with the job's next process."""
     names: list[str] = []
     """Names of the job's processes in records."""
     programs = Programs()

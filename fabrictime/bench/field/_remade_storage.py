@@ -1,4 +1,4 @@
-"""Things of the log and the history that are made again: topics, consumer groups, the broker, tables."""
+"""Recreates resources of the log and the history: topics, consumer groups, the broker, tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LEFT_S: Final = 30.0
 
 
 def topics(remade: Remade, quick: bool) -> None:
-    """Delete each topic and make it again."""
+    """Delete each topic and create it again."""
     with contextlib.closing(OffsetReader(remade.log, [PROBES], BENCH)) as reader:
         partitions = len(reader.ends())
 
@@ -55,7 +55,7 @@ def topics(remade: Remade, quick: bool) -> None:
 
 
 def groups(remade: Remade, quick: bool) -> None:
-    """Delete each consumer group while its members are suspended; they go on, or start again."""
+    """Delete each consumer group while its members are suspended; then resume or restart the members."""
 
     def delete(group: str, members: str) -> None:
         """Suspend the members until the log has dropped them, then delete the group with its offsets."""
@@ -92,7 +92,7 @@ def groups(remade: Remade, quick: bool) -> None:
 
 
 def history(remade: Remade, quick: bool) -> None:
-    """Drop tables, and the database."""
+    """Drop tables of the history, then the whole database."""
     for table in TABLES:
         drop = partial(remade.sql, f"DROP TABLE fabrictime.{table} SYNC")
         remade.measure(f"table {table}", drop, also=partial(remade.has_rows, table))
@@ -107,9 +107,9 @@ def data_directory(remade: Remade) -> None:
 
 
 class MovingLog:
-    """A log of the bench's own, which the services know by a name, and which can move to another address.
+    """A separate log that services reach by host name, and that can move to another address.
 
-    It covers /etc/hosts in this process's mount namespace.
+    It mounts its own /etc/hosts in this process's mount namespace.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -126,7 +126,7 @@ class MovingLog:
 
     @property
     def url(self) -> str:
-        """The address that the services are given."""
+        """The log's address, by name, that the services get."""
         return f"{BROKER_NAME}:{self._port}"
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -137,7 +137,7 @@ class MovingLog:
         return subprocess.Popen(command, stdout=self._output, stderr=self._output)
 
     def move(self) -> None:
-        """Stop the log, and start it with its data at the other address."""
+        """Stop the log, and start it with the same data at its other address."""
         self._stop()
         time.sleep(MADE_AGAIN_S)
         self._number = 1 - self._number
@@ -148,7 +148,7 @@ class MovingLog:
         self._log.wait()
 
     def close(self) -> None:
-        """Stop the log and uncover /etc/hosts."""
+        """Stop the log and unmount its /etc/hosts."""
         self._stop()
         self._output.close()
         subprocess.run(["umount", str(_HOSTS)], check=True, capture_output=True)
@@ -156,7 +156,7 @@ class MovingLog:
 
 @contextlib.contextmanager
 def moving_log(folder: Path) -> Iterator[MovingLog]:
-    """Run a log that can move."""
+    """Run a log that can move to another address."""
     log = MovingLog(folder)
     try:
         yield log

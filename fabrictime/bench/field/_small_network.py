@@ -1,7 +1,7 @@
-"""A network of a few NICs, each in a namespace of its own and cabled to one bridge.
+"""A network of a few NICs, each in its own namespace and cabled to one bridge.
 
-All parts can be removed and made again. The NICs are of one host, so that a single `up` probes from all of
-them. Each has a test clock. The process must have entered the testbed's namespaces (`userns.enter`).
+All parts can be removed and recreated. The NICs are of one host, so that a single `up` probes from all of
+them. Each NIC has a test clock. The process must have entered the testbed's namespaces (`userns.enter`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SmallNetwork:
             self.cable(number)
 
     def fleet(self) -> str:
-        """Return the fleet file."""
+        """Return the fleet file of the network."""
         rows = [
             f'[[nics]]\nhost = "{HOST}"\ndevice = "eth{number}"\naddress = "10.77.0.{number}"\n'
             f'netns = "{self.spaces[number]}"\nclock = {{ offset_ns = {number * 1_000_000} }}\n'
@@ -38,7 +38,7 @@ class SmallNetwork:
         return "\n".join(rows)
 
     def add_space(self, number: int) -> None:
-        """Make the namespace of a NIC, under the same name as an earlier one."""
+        """Create the namespace of a NIC, under the same name as before a removal."""
         self.spaces[number] = userns.in_helper_thread(lambda: userns.new_netns(f"remade-{number}"))
         self._ip(self.spaces[number], "link set lo up")
 
@@ -48,7 +48,7 @@ class SmallNetwork:
         userns.remove_netns(self.spaces[number])
 
     def cable(self, number: int) -> None:
-        """Add the device of a NIC with its address, and cable it to the bridge."""
+        """Add the device of a NIC with its address, and connect it to the bridge."""
         space = self.spaces[number]
         self._ip(
             self.bridge,
@@ -63,11 +63,11 @@ class SmallNetwork:
         self._ip(self.spaces[number], f"link del eth{number}")
 
     def rename(self, number: int, before: str, after: str) -> None:
-        """Rename a device of a NIC's namespace."""
+        """Rename a device in a NIC's namespace."""
         self._ip(self.spaces[number], f"link set {before} name {after}")
 
     def take_down(self, number: int, state: str) -> None:
-        """Set the device of a NIC `down` or `up`, as its administrator does."""
+        """Set the device of a NIC `down` or `up`, as an administrator would."""
         self._ip(self.spaces[number], f"link set eth{number} {state}")
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def figures(cases: Mapping[str, Case], progress: Progress) -> dict[str, Value]:
-    """Run the cases, with a line of progress for each that is wrong, and return the figures by key."""
+    """Run the cases, report each wrong case as progress, and return the figures by key."""
     progress(f"corpus: {len(cases)} cases")
     wrong = wrong_cases(cases.values())
     for case_id, fault in wrong.items():
@@ -52,5 +52,5 @@ def _right(cases: Collection[str], wrong: Collection[str]) -> Figure:
 
 
 def _place(case: Case) -> str:
-    """Return the first source of a case, without the place within it."""
+    """Return the first source of a case, without the line or section within the source."""
     return case.source.split(",")[0].split()[0].partition("#L")[0]

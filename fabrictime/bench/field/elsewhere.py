@@ -1,8 +1,8 @@
 """Counts the commands that reach another pipeline than the one that their options name.
 
-A listener stands where commands would look without being told: at the settings' `log.port`. Each command then
-names a data directory on which no `up` runs, and once names nothing. It must end with an error and must not
-connect. The table of commands is read from the command line itself, so a new command is measured too.
+A listener stands where commands connect by default: at the settings' `log.port`. Each command then names a
+data directory on which no `up` runs, and once names nothing. It must end with an error and must not connect.
+The list of commands comes from the command line itself, so new commands are measured too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[st
 
 
 def command_lines(missing: Path) -> dict[str, list[str]]:
-    """Return the lines to try, by name: each command with `--dir` of no `up`, and without any name."""
+    """Return command lines by name: each with `--dir` of no `up`, and with neither `--dir` nor `--log`."""
     lines = {}
     for name, command in commands():
         if name in _NEEDS_NONE:
@@ -74,7 +74,7 @@ def _placeholders(command: Any) -> list[str]:
 
 
 def measure(progress: Progress, quick: bool) -> dict[str, Value]:
-    """Return the number of commands that act on a pipeline that nobody named."""
+    """Return the number of commands that act on a pipeline that their options do not name."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-elsewhere-") as name:
         lines = command_lines(Path(name, "missing"))
         names = list(lines)[:: 4 if quick else 1]
@@ -109,7 +109,7 @@ async def acting_elsewhere(lines: Mapping[str, Sequence[str]], folder: Path) -> 
 
 @contextlib.asynccontextmanager
 async def _other_pipeline() -> AsyncIterator[tuple[int, list[str]]]:
-    """Listen as the log of another pipeline does; yield the port, and the peers that connected."""
+    """Listen as another pipeline's log; yield the port, and a list that collects connected peers."""
     connections: list[str] = []
 
     def note(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,8 +1,8 @@
 """Counts code of others that our processes run: files in the working directory and in `PYTHONPATH`.
 
 `up` and all its services run in a folder that holds a file for each module of the standard library. The same
-folder is in `PYTHONPATH` and is the user's site. Each such file notes that it was run. An audit, which starts
-programs of its own, runs there too.
+folder is in `PYTHONPATH` and is the user's site directory. Each such file records that it was run. An audit,
+which starts other programs, runs there too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AUDIT_S: Final = 120.0
 
 
 def foreign_folder(folder: Path) -> tuple[Path, Path]:
-    """Make a folder with a file for each standard module; return it and the file with traces."""
+    """Make a folder with a file for each standard module; return the folder and the file of traces."""
     trace, foreign = folder / "trace", folder / "foreign"
     foreign.mkdir()
     code = f"with open({str(trace)!r}, 'a') as trace:\n    trace.write(__name__ + '\\n')\n"
@@ -39,12 +39,12 @@ def foreign_folder(folder: Path) -> tuple[Path, Path]:
 
 
 def foreign_environment(foreign: Path) -> Mapping[str, str]:
-    """Return an environment in which Python's search leads to the folder."""
+    """Return an environment in which Python searches the folder for modules."""
     return {**os.environ, "PYTHONPATH": str(foreign), "PYTHONUSERBASE": str(foreign)}
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Run `up` and an audit among foreign files; return what they ran of them, and how many processes ran."""
+    """Run `up` and an audit among foreign files; return the foreign files that ran, and the processes."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-foreign-") as name:
         folder = Path(name)
         foreign, trace = foreign_folder(folder)

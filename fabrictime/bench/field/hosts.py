@@ -1,4 +1,4 @@
-"""Measures whole hosts of many kinds: false errors of healthy ones, planted faults found, open checks."""
+"""Measures simulated hosts of many kinds: false errors when healthy, faults found, open checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def figures(runs: Mapping[str, HostRun], progress: Progress) -> dict[str, Value]:
-    """Return the figures of the runs of hosts by id, with a line of progress for each that is wrong."""
+    """Return the figures of the runs by host id, and report each wrong host as progress."""
     errors = [f"{name}: {result.check.check_id}" for name, run in runs.items() for result in run.errors]
     missed = [f"{name}: {run.missed}" for name, run in runs.items() if run.missed]
     for line in [*errors, *missed]:
@@ -40,7 +40,7 @@ def figures(runs: Mapping[str, HostRun], progress: Progress) -> dict[str, Value]
 
 
 def _skipped(unanswered: Mapping[str, float]) -> Value:
-    """Return the share of SKIPPED and UNKNOWN checks over that at the first commit, on the same hosts."""
+    """Return the share of SKIPPED and UNKNOWN checks divided by that share at the first commit."""
     before = _unanswered_before()
     names = before.keys() & unanswered.keys()
     if not names:

@@ -1,4 +1,4 @@
-"""Measures the imports of the corpus: right topologies, and files that give an empty one without a word."""
+"""Measures the imports of the corpus: right topologies, and imports that silently give an empty topology."""
 
 from __future__ import annotations
 

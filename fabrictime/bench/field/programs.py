@@ -1,8 +1,8 @@
-"""Compares the profiler's counts of MPI programs with those at their call sites.
+"""Compares the profiler's counts of MPI programs with the counts at their call sites.
 
 A library that is preloaded before the profiler (`mpi_counter.c`) counts operations and bytes. A program is
-complete if the profiler recorded the same ones, and lost none. The programs are those of Debian and PyPI that
-the machine has, and `mpi_calls.c` for each kind of MPI.
+complete if the profiler recorded the same operations and bytes, and lost none. The programs are those of
+Debian and PyPI on this machine, and `mpi_calls.c` for each MPI implementation.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Counts = Counter[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Program:
-    """A program to run: its kind of MPI, its command, and the files that it needs where it runs."""
+    """A program to run: its MPI implementation, its command, and the files for its working directory."""
 
     name: str
     kind: MpiKind
@@ -63,7 +63,7 @@ class Program:
 
 
 class Recording:
-    """Receives the segments of processes at a socket, and sums what they recorded until `close`."""
+    """Receives the segments of processes at a socket, and sums their records until `close`."""
 
     def __init__(self, path: Path) -> None:
         self.counts: Counts = Counter()
@@ -92,7 +92,7 @@ class Recording:
             self._drain(reader)
 
     def _receive(self, connection: socket.socket) -> None:
-        """Take a segment, or finish one whose process has ended."""
+        """Receive a segment from a new process, or finish one whose process has ended."""
         with contextlib.suppress(ConnectionError):
             packet = receive_descriptor(connection, 64)
             if packet is not None and packet[1] is not None:
@@ -124,7 +124,7 @@ class Recording:
         reader.close()
 
     def close(self) -> None:
-        """Read what is left, and close the socket."""
+        """Read the remaining records, and close the socket."""
         self._stop.set()
         self._thread.join(10)
         while self._selector.select(0):  # processes that ended just now
@@ -137,7 +137,7 @@ class Recording:
 
 
 def programs(folder: Path) -> Iterator[Program]:
-    """Yield the programs that this machine has, and build those of single calls in `folder`."""
+    """Yield the programs of this machine, and build the programs of single MPI calls in `folder`."""
     for kind in (OPEN_MPI, MPICH):
         if kind.is_installed:
             calls = str(kind.build(folder, _HERE / "mpi_calls.c"))
@@ -157,15 +157,15 @@ def programs(folder: Path) -> Iterator[Program]:
 
 
 def _hpcc_input() -> str:
-    """Return Debian's example with a small problem: its default takes minutes."""
+    """Return Debian's example input with a smaller problem, since the original runs for minutes."""
     lines = _HPCC_INPUT.read_text(encoding="utf-8").splitlines()
     return "\n".join("200          Ns" if line.rstrip().endswith("Ns") else line for line in lines) + "\n"
 
 
 def run_program(program: Program, folder: Path) -> str:
-    """Run a program; return how its recording differs from the counts at its call sites, or nothing.
+    """Run a program; return how its recording differs from the counts at its call sites, or ''.
 
-    A program for which the profiler states what it does not record gives that line.
+    Where the profiler declares operations that it does not record, the result is that declaration.
     """
     with tempfile.TemporaryDirectory(dir=folder) as name:
         place, counts_folder = Path(name), Path(name) / "counts"
@@ -206,7 +206,7 @@ def run_program(program: Program, folder: Path) -> str:
 
 
 def call_counts(folder: Path) -> Counts:
-    """Return the sums of the files that the counter wrote, one a rank."""
+    """Return the sums over the files, one per rank, that the counter wrote."""
     counts: Counts = Counter()
     for path in folder.iterdir():
         for line in path.read_text(encoding="ascii").splitlines():

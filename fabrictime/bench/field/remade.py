@@ -42,7 +42,7 @@ def _running(
 def _with_own_log(
     network: SmallNetwork, progress: Progress, outcome: Outcome, quick: bool, ids: str | None
 ) -> None:
-    """Make everything again, one after another. `ids`: why no process id can be chosen."""
+    """Recreate all resources, one after another; `ids` is the reason why no process id can be chosen."""
     with _folder() as folder, _running(network, folder, progress, outcome) as remade:
         _remade_host.network_things(remade)
         _remade_host.files(remade)
@@ -73,7 +73,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _inside(progress: Progress, quick: bool) -> Outcome:
-    """Measure in a process that may make namespaces."""
+    """Measure in a process that has permission to make namespaces."""
     ids = enter_own_ids()
     network, outcome = SmallNetwork(NICS), Outcome()
     try:
@@ -85,7 +85,7 @@ def _inside(progress: Progress, quick: bool) -> Outcome:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Make all things again behind a running pipeline; return the figures."""
+    """Recreate all resources behind a running pipeline; return the figures."""
     require_namespaces()
     outcome: Outcome = run_inside(lambda: _inside(progress, quick), timeout_s=3600)
     for line in outcome.false_alerts:

@@ -1,9 +1,8 @@
-"""Runs the tests that decide field cases of running services, and counts the right ones.
+"""Runs the tests that decide field cases of running services, and counts the passed cases.
 
 The cases of files and hosts are in `tests/field/`. A case that needs a running service, a broker or a clock
-is a test of the suite, and is named here.
-
-It needs a checkout, because an installed package has no tests.
+is a test of the suite, and is named here. The part needs a checkout, because an installed package has no
+tests.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ _LINE: Final = re.compile(r"^(tests/[^\s:]+::\w+)(?:\[.*\])?\s+(PASSED|FAILED|ER
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Run the tests, in about three minutes; with `quick` leave out those that start a pipeline."""
+    """Run the tests, in about three minutes; with `quick`, omit the tests that start a pipeline."""
     if not (ROOT / "tests").is_dir():
         return {"suite_cases_right": Missing(f"no tests in {ROOT}: run it in a checkout")}
     selected = {test for tests in CASES.values() for test in tests}
@@ -140,7 +139,7 @@ def _right(wrong: Mapping[str, str], progress: Progress) -> Figure:
 
 
 def outcomes(lines: Iterable[str]) -> dict[str, set[str]]:
-    """Return the outcomes of each test from the output of `pytest -v`, with all its parameters combined."""
+    """Return each test's outcomes, over all its parameters, from the output of `pytest -v`."""
     by_test: dict[str, set[str]] = {}
     for line in lines:
         match = _LINE.match(line)
@@ -150,7 +149,7 @@ def outcomes(lines: Iterable[str]) -> dict[str, set[str]]:
 
 
 def wrong_cases(cases: Mapping[str, Sequence[str]], by_test: Mapping[str, set[str]]) -> dict[str, str]:
-    """Return the cases with a test that failed, did not run or is missing, each with its first reason."""
+    """Return, by case, the reason of its first test that failed, did not run or is missing."""
     wrong: dict[str, str] = {}
     for case, tests in cases.items():
         bad = [

@@ -1,10 +1,10 @@
 """Measures the explanations of jobs with programs and faults of others, on a fabric of real packets.
 
 Its author read the documents of the verdicts, and not the diagnosis. `fabrictime bench foreign runs` draws 60
-runs, and prints the seed; `hangs` and `pauses` are the other parts. All three take about three hours, so the
-environment can divide them. `FABRICTIME_FOREIGN_RESULTS` names a file of JSON lines to which each run is
-added. A later call goes on with the file's seed, leaves out the runs that it has, and scores the whole file.
-`FABRICTIME_FOREIGN_CASES` limits the runs of one call, or selects those with it in name or cause.
+runs, and prints the seed; `hangs` and `pauses` are the other parts. All three take about three hours, so
+environment variables can divide the bench. `FABRICTIME_FOREIGN_RESULTS` names a file of JSON lines to which
+each run is added. A later call uses the file's seed, skips the runs in the file, and scores the whole file.
+`FABRICTIME_FOREIGN_CASES` is the largest number of runs per call, or a text in the names or causes to run.
 """
 
 from __future__ import annotations
@@ -97,7 +97,10 @@ def run(progress: Progress, quick: bool = False, parts: Sequence[str] = ()) -> d
 
 
 def _measure(progress: Progress, results: _results.Results, parts: Sequence[str], quick: bool) -> None:
-    """Measure the cases that are to be measured now, and add them to the results. Raises CannotRun."""
+    """Measure the selected cases without a result, and add their outcomes to the results.
+
+    Raises CannotRun.
+    """
     from fabrictime.bench._fabric import CannotRun, running_fabric
     from fabrictime.bench.field._mpi_kinds import OPEN_MPI
     from fabrictime.bench.foreign import _hosts, _live, _programs, _score

@@ -38,7 +38,7 @@ COMPUTE_US: Final = (30_000, 40_000, 60_000)
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause that is no hang: rank, -1 for all; act, as in programs.c; length."""
+    """A pause that is not a hang: the rank, or -1 for all; the act, as in programs.c; the length."""
 
     rank: int
     act: int
@@ -47,7 +47,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Case:
-    """One run: cause, program, hosts, guilty rank, and the seconds before, in and after the fault."""
+    """One run: cause, program, hosts, guilty rank, and the seconds before, during and after the fault."""
 
     name: str
     part: str
@@ -69,7 +69,8 @@ class Case:
 def draw(seed: int, part: str, installed: Collection[str], *, quick: bool = False) -> list[Case]:
     """Return the cases of a part: `runs`, `hangs` or `pauses`.
 
-    `installed`: programs and causes that this machine can run. The same seed and machine draw the same cases.
+    `installed` has the programs and causes that this machine can run. The same seed and `installed` draw the
+    same cases.
     """
     chance = random.Random(f"{seed} {part}")  # noqa: S311  # a draw that can be drawn again, no secret
     return [
@@ -95,7 +96,7 @@ def _causes(chance: random.Random, part: str, installed: Collection[str], quick:
 
 
 def _cycle(chance: random.Random, causes: Sequence[str], installed: Collection[str], count: int) -> list[str]:
-    """Return `count` causes, each as often as any other, in random order."""
+    """Return `count` causes in random order, all equally often."""
     possible = [cause for cause in causes if cause in installed]
     drawn: list[str] = []
     while len(drawn) < count:
@@ -121,7 +122,7 @@ def _case(
 
 
 def _times_s(chance: random.Random, cause: str, quick: bool) -> tuple[float, float, float]:
-    """Return the seconds before, in and after the fault."""
+    """Return the seconds before, during and after the fault."""
     is_ended = cause not in LASTING and (cause == "two faults" or chance.random() < ENDED_SHARE)
     if quick:
         return QUICK_BEFORE_S, QUICK_DURING_S, 0.0

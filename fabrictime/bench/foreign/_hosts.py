@@ -1,7 +1,7 @@
-"""Makes faults on hosts with tools that are not the product's: tc, nft, cgroups, signals, and dd.
+"""Makes faults on hosts with tools outside of the product: tc, nft, cgroups, signals, and dd.
 
 Each fault is a context: it begins on entry and is undone on exit. Rates and rules are set inside the network
-namespaces of the running fabric, processes are those of the job alone.
+namespaces of the running fabric; processes belong to the job alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PERIOD_US: Final = 100_000
 
 @dataclass(frozen=True)
 class Nic:
-    """The NIC of a host, and the port of the leaf that it is cabled to."""
+    """The NIC of a host, and the leaf port at the other end of its cable."""
 
     host: str
     device: str
@@ -65,7 +65,7 @@ def namespaces_of(control: ControlClient) -> Namespaces:
 
 @contextlib.contextmanager
 def slow_nic(namespaces: Namespaces, host: str, share: float) -> Iterator[None]:
-    """Limit the rate at which a host sends to a `share` of its link's."""
+    """Limit the rate at which a host sends to a `share` of its link's rate."""
     device = namespaces.nics[host].device
     qdiscs = json.loads(namespaces.run(host, "tc", "-j", "qdisc", "show", "dev", device))
     options = next(row["options"] for row in qdiscs if row["kind"] == "tbf" and row.get("root"))
@@ -110,7 +110,7 @@ def loss(namespaces: Namespaces, node: str, permille: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def dead_nic(namespaces: Namespaces, host: str) -> Iterator[None]:
-    """Drop all that a host receives and its leaf receives from it, with both ports up."""
+    """Drop all packets that a host receives or that its leaf receives from the host, with both ports up."""
     nic = namespaces.nics[host]
     chain = "{ type filter hook prerouting priority -400; }"
     table = f"add table inet {_TABLE}; add chain inet {_TABLE} c {chain}; add rule inet {_TABLE} c"
@@ -124,7 +124,7 @@ def dead_nic(namespaces: Namespaces, host: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_in_part(pid: int, stop_s: float, go_s: float) -> Iterator[None]:
-    """Stop a process and let it go on, again and again."""
+    """Stop a process for `stop_s` and resume it for `go_s`, repeatedly."""
     ended = threading.Event()
 
     def alternate() -> None:
@@ -184,7 +184,7 @@ def frozen(pid: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _group(controller: str, pid: int, contents: dict[str, str]) -> Iterator[Path]:
-    """Move a process into a new cgroup, of version 1 or 2, and set those of its files that exist."""
+    """Move a process into a new cgroup, v1 or v2; write `contents` to those of its files that exist."""
     parent = _GROUPS / controller if (_GROUPS / controller).is_dir() else _GROUPS
     group = parent / f"fabrictime-foreign-{os.getpid()}"
     group.mkdir()
@@ -204,7 +204,7 @@ def _group(controller: str, pid: int, contents: dict[str, str]) -> Iterator[Path
 
 
 def _disk(folder: Path) -> str:
-    """Return the number of the disk of a folder, `major:minor`; of a partition that of its disk."""
+    """Return the number `major:minor` of a folder's disk; for a partition, the number of the whole disk."""
     device = os.stat(folder).st_dev
     place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
     return (place.parent if (place / "partition").exists() else place).joinpath("dev").read_text().strip()
@@ -212,7 +212,7 @@ def _disk(folder: Path) -> str:
 
 @contextlib.contextmanager
 def disk_storm(folder: Path) -> Iterator[None]:
-    """Let another program write to the disk and sync, without a break."""
+    """Run another program that writes to the disk and syncs continuously."""
     command = f"while :; do dd if=/dev/zero of={folder}/storm bs=256k count=64 oflag=dsync status=none; done"
     child = subprocess.Popen(["sh", "-c", command], start_new_session=True, stderr=subprocess.DEVNULL)
     try:
@@ -252,7 +252,7 @@ def possible(namespaces: Namespaces) -> dict[str, str]:
 
 
 def ranks_of(job: str, processes: Path = Path("/proc")) -> dict[int, int]:
-    """Return the process of each rank of a job, by its environment."""
+    """Return the process id of each rank of a job, found by the environments of processes."""
     pids: dict[int, int] = {}
     for folder in processes.iterdir():
         if folder.name.isdigit():

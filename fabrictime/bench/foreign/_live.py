@@ -1,4 +1,4 @@
-"""Runs one case on the running fabric: a job, its fault, and all answers of the product about it."""
+"""Runs one case on the running fabric: a job, its fault, and all diagnoses of the job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Act = contextlib.AbstractContextManager[object]
 
 
 class Watch:
-    """Keeps all answers and alerts about jobs, as a reader of the two topics gets them."""
+    """Collects all diagnoses and alerts about jobs, read from the two topics."""
 
     def __init__(self, bootstrap: str) -> None:
         self._reader = TopicReader.open(bootstrap, {DIAGNOSES: END, ALERTS: END})
@@ -70,11 +70,11 @@ class Watch:
             self._hangs.setdefault(record["subject"], []).append(at_ns)
 
     def answers(self, job: str) -> list[Answer]:
-        """Return the answers about a job so far."""
+        """Return the diagnoses of a job so far."""
         return list(self._answers.get(job, ()))
 
     def hang_alerts_ns(self, job: str) -> list[int]:
-        """Return the times of its alerts JOB_HANG, ns since the Unix epoch."""
+        """Return the times of a job's JOB_HANG alerts, ns since the Unix epoch."""
         return list(self._hangs.get(job, ()))
 
 
@@ -93,7 +93,7 @@ def _answer(at_ns: int, record: Diagnosis) -> Answer:
 
 
 class Run:
-    """One run of a case: its job, its page and its faults."""
+    """One run of a case: its job, its shared page and its faults."""
 
     def __init__(self, case: Case, fabric: RunningFabric, watch: Watch, programs: Path) -> None:
         self.case, self._fabric, self._watch, self._programs = case, fabric, watch, programs
@@ -103,7 +103,7 @@ class Run:
         self.outcome = Outcome(case, _culprit(case))
 
     def measure(self) -> Outcome:
-        """Run the case and return its outcome; a run that fails has its error in it."""
+        """Run the case and return its outcome; an exception becomes the outcome's error."""
         try:
             self._measure()
         except (CannotRun, RuntimeError, OSError) as error:
@@ -156,7 +156,7 @@ class Run:
                     os.kill(pid, signal.SIGKILL)
 
     def _await_start(self) -> None:
-        """Wait until all ranks are in their third iteration; of others' programs, until they run."""
+        """Wait until all ranks are in their third iteration; for programs of others, until they run."""
 
         def has_started() -> bool:
             self.pids = _hosts.ranks_of(self.case.name)
@@ -171,7 +171,7 @@ class Run:
         return self._page if self.case.program in MESSAGES else None
 
     def _rate(self, seconds: float) -> float:
-        """Wait; return the iterations per second of the slowest rank, 0 if they are not known."""
+        """Wait `seconds`; return the iterations per second of the slowest rank, or 0 if unknown."""
         page = self._own_page
         first = min(page.iterations()) if page else 0
         time.sleep(seconds)
@@ -206,7 +206,7 @@ class Run:
 
     @contextlib.contextmanager
     def _begun(self, folder: Path) -> Iterator[None]:
-        """Begin the case's fault, and note when it began and, on exit, ended."""
+        """Begin the case's fault; record when it began and, on exit, when it ended."""
         outcome, page, cause = self.outcome, self._own_page, self.case.cause
         if cause in _INSIDE and page is not None:
             kind, value, every = _INSIDE[cause]
@@ -224,7 +224,7 @@ class Run:
 
     @property
     def pid(self) -> int:
-        """The process of the guilty rank."""
+        """The process id of the guilty rank."""
         return self.pids[self.case.rank]
 
     @property
@@ -233,7 +233,7 @@ class Run:
         return self.case.hosts[self.case.rank]
 
     def big(self, folder: Path) -> Act:
-        """Return the context of a second job, on the uplinks of the first."""
+        """Return the context of a second job, which shares the uplinks of the first job."""
         page = Page(folder / "big", len(BIG_HOSTS))
         command = _programs.own(self._programs, page.path, "halo", BIG_BYTES, 1000)
         return self._job(self.outcome.culprit.job, BIG_HOSTS, command, folder)
@@ -262,7 +262,7 @@ _INSIDE: Final = {
 
 @contextlib.contextmanager
 def _sent(pid: int, begin: signal.Signals, end: signal.Signals | None = None) -> Iterator[None]:
-    """Send a signal to a process, and another one at the end if it still runs."""
+    """Send the signal `begin` to a process, and `end` on exit if the process still runs."""
     os.kill(pid, begin)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The page of memory that a program of programs.c shares with the bench: its iterations, and its faults."""
+"""The memory page that a program of programs.c shares with the bench: its iterations, and its faults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALL: Final = -1
 
 
 class Page:
-    """A page of a program with some ranks. Its numbers have 64 bits; a rank writes its own alone."""
+    """The shared page of a program; 64-bit numbers, of which each rank writes only its own."""
 
     def __init__(self, path: Path, ranks: int) -> None:
         self.path, self._ranks = path, ranks
@@ -52,17 +52,17 @@ class Page:
         struct.pack_into("q", self._memory, 8 * place, value)
 
     def iterations(self) -> list[int]:
-        """Return the present iteration of each rank; 0: not begun."""
+        """Return the present iteration of each rank; 0 if the rank has not begun."""
         return [self._read(_ITERATIONS + rank) for rank in range(self._ranks)]
 
     def pids(self) -> list[int]:
-        """Return the process of each rank; 0: not begun."""
+        """Return the process id of each rank; 0 if the rank has not begun."""
         return [self._read(_PIDS + rank) for rank in range(self._ranks)]
 
     def begin(
         self, kind: str, rank: int, value: int, *, every: int = 0, slot: int = 0, once: bool = False
     ) -> None:
-        """Begin a fault with a coming iteration; `once`: in that iteration alone."""
+        """Request that a fault begins in a coming iteration; with `once`, only in that iteration."""
         first = max(self.iterations()) + _AHEAD
         last = first + 1 if once else _FOREVER
         for place, content in enumerate((KINDS[kind], rank, value, 0, last, every, 0, 0)):
@@ -70,16 +70,18 @@ class Page:
         self._write(slot * SLOT_FIELDS + _FROM, first)
 
     def end(self, slot: int = 0) -> None:
-        """End a fault with a coming iteration."""
+        """Request that a fault ends in a coming iteration."""
         self._write(slot * SLOT_FIELDS + _TO, max(self.iterations()) + _AHEAD)
 
     def begun_ns(self, limit_s: float, slot: int = 0) -> int:
-        """Wait until a rank has begun the fault, and return the time, ns since the epoch; after `limit_s`,
-        now."""
+        """Wait until a rank has begun the fault; return the time, ns since the epoch.
+
+        After `limit_s` without a begin, return the present time.
+        """
         return self._wait(slot * SLOT_FIELDS + _BEGIN_NS, limit_s)
 
     def ended_ns(self, limit_s: float, slot: int = 0) -> int:
-        """Return the time at which the first rank was past the fault, like `begun_ns`."""
+        """Return when the first rank ended the fault, ns since the epoch, or now after `limit_s`."""
         return self._wait(slot * SLOT_FIELDS + _END_NS, limit_s)
 
     def _wait(self, place: int, limit_s: float) -> int:

@@ -1,4 +1,4 @@
-"""The MPI programs of the foreign bench: eight of our own, and those of others that the machine has."""
+"""The MPI programs of the foreign bench: eight of our own, and installed programs of others."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def command(case: Case, folder: Path, page: Path) -> list[str]:
 
 
 def own(folder: Path, page: Path, name: str, size: int, compute_us: int) -> list[str]:
-    """Return the command of a program of programs.c."""
+    """Return the command of the program `name` of programs.c, with its size and computing time."""
     built = OPEN_MPI.build(folder, _HERE / "programs.c")
     return [str(built), str(page), name, str(size), str(compute_us)]
 
 
 def _hpcc_input() -> str:
-    """Return Debian's example, of 4 ranks, with a smaller problem."""
+    """Return Debian's example input for 4 ranks, with a smaller problem."""
     lines = _HPCC_INPUT.read_text(encoding="utf-8").splitlines()
     return "\n".join("800          Ns" if line.endswith("Ns") else line for line in lines) + "\n"

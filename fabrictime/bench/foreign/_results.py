@@ -16,7 +16,7 @@ from fabrictime.bench.foreign._truth import Answer, Culprit
 
 @dataclass
 class Outcome:
-    """All that is known of a run: its case, the times of its fault, and the answers of the product."""
+    """The data of a run: its case, the times of its fault, and the product's diagnoses."""
 
     case: Case
     culprit: Culprit
@@ -37,7 +37,7 @@ class Outcome:
 
 
 class Results:
-    """The outcomes of a file; its first line has the seed, in a new file `seed`."""
+    """The outcomes in a file; its first line has the seed, which is `seed` in a new file."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path = path
@@ -54,8 +54,10 @@ class Results:
             file.write(json.dumps(asdict(outcome)) + "\n")
 
     def left(self, cases: Sequence[Case], selection: str) -> list[Case]:
-        """Return the cases without an outcome: at most so many if `selection` is a number, else those with
-        it in name or cause."""
+        """Return the cases without an outcome, restricted by `selection`.
+
+        A number in `selection` is the largest number of cases; another text must be in the name or cause.
+        """
         complete = {outcome.case.name for outcome in self.outcomes if not outcome.error}
         left = [case for case in cases if case.name not in complete]
         if selection.isdigit():

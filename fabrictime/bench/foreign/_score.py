@@ -1,4 +1,4 @@
-"""Scores the answers of the foreign runs. Each second counts: a user may look at any time."""
+"""Scores the diagnoses of the foreign runs. Each second counts, since a user may read at any time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_ANSWER: Final = Answer(0, "UNKNOWN", 0.0, blames_network=False, subject="")
 
 
 def sampled(answers: Sequence[Answer], begin_ns: int, end_ns: int) -> Iterator[Answer]:
-    """Yield the answer that is sample at each second of an interval: the newest one until then."""
+    """Yield, for each second of an interval, the newest answer at that second."""
     place = 0
     for at_ns in range(begin_ns, end_ns, SECOND_NS):
         while place < len(answers) and answers[place].at_ns <= at_ns:
@@ -42,8 +42,10 @@ def sampled(answers: Sequence[Answer], begin_ns: int, end_ns: int) -> Iterator[A
 
 
 def scored(outcome: Outcome) -> list[tuple[Answer, bool]]:
-    """Return the answers of a run from `FROM_S` after its fault's begin to its end, each with whether it is
-    right; for two faults, about either."""
+    """Return a run's answers from `FROM_S` after its fault's begin to its end, each with whether it is right.
+
+    With two faults, an answer about either fault is right.
+    """
     cause = CAUSES[outcome.case.cause]
     answers = sampled(outcome.answers, outcome.begin_ns + FROM_S * SECOND_NS, outcome.end_ns)
     second = outcome.second
@@ -78,7 +80,7 @@ def cleared_s(outcome: Outcome) -> float:
 
 
 def second_named_s(outcome: Outcome) -> float:
-    """Return the seconds from the second fault's begin until it is named, or until its end."""
+    """Return the seconds from the second fault's begin until an answer names it, or until its end."""
     second = outcome.second
     sample = sampled(outcome.answers, outcome.second_ns, outcome.end_ns)
     return _first(second is not None and is_second(answer, second) for answer in sample)
@@ -106,14 +108,14 @@ def _first(are_right: Iterable[bool]) -> float:
 
 
 def changes_per_minute(outcome: Outcome) -> float:
-    """Return how often verdict or subject change while the fault is constant."""
+    """Return how often per minute verdict or subject change while the fault is constant."""
     sample = [(answer.verdict, answer.subject) for answer, _ in scored(outcome)]
     changes = sum(one != next_one for one, next_one in pairwise(sample))
     return 60 * changes / len(sample) if sample else 0.0
 
 
 def false_hangs(outcome: Outcome) -> int:
-    """Return in how many pauses the job was declared to hang, by a verdict or an alert."""
+    """Return the number of pauses in which a verdict or an alert declared a hang."""
     times = [answer.at_ns for answer in outcome.answers if answer.verdict in HANG_VERDICTS]
     times += outcome.hang_alerts_ns
     return sum(
@@ -123,7 +125,7 @@ def false_hangs(outcome: Outcome) -> int:
 
 
 def calibration_error(pairs: Iterable[tuple[float, bool]]) -> float:
-    """Return the mean difference of confidence and share of right answers, over bins of equal count."""
+    """Return the mean difference between confidence and share of right answers, over equal-count bins."""
     ordered = sorted(pairs)
     edges = [len(ordered) * number // BINS for number in range(BINS + 1)]
     bins = [ordered[begin:end] for begin, end in pairwise(edges) if end > begin]
@@ -140,7 +142,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def summary(outcome: Outcome) -> str:
-    """Return the share of right answers of a run, and the answers in their order."""
+    """Return the share of right answers of a run, and its answers in order, as text."""
     texts: list[str] = []
     for answer in sampled(outcome.answers, outcome.begin_ns or outcome.ready_ns, outcome.finish_ns):
         text = f"{answer.verdict} {answer.subject}".strip()
@@ -161,7 +163,7 @@ def right_by_cause(outcomes: Iterable[Outcome]) -> dict[str, float]:
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, Value]:
-    """Return all figures of some outcomes, of whatever parts."""
+    """Return all figures of outcomes, which may come from any parts."""
     valid = [outcome for outcome in outcomes if not outcome.error]
     runs = [outcome for outcome in valid if outcome.case.part == "runs"]
     errors = [f"{outcome.case.name}: {outcome.error}" for outcome in outcomes if outcome.error]
@@ -222,7 +224,7 @@ def _wrong_hangs(hangs: Iterable[Outcome]) -> str:
 
 
 def _blamed(outcomes: Iterable[Outcome]) -> Value:
-    """Return the seconds per hour in which the network is blamed in runs where it is innocent."""
+    """Return the seconds per hour in which answers blame the network in runs where it is innocent."""
     blamed = seconds = 0
     for outcome in outcomes:
         if not CAUSES[outcome.case.cause].is_network:

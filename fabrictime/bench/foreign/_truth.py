@@ -1,7 +1,7 @@
-"""The truth of each foreign fault: the answers that are right, by the documents of the verdicts.
+"""The right answers for each foreign fault, by the documents of the verdicts.
 
 The table was written from docs/workload.md alone, before any run and without reading the diagnosis. A fault
-that costs the job nothing has no verdict: below `MIN_EFFECT` only HEALTHY is right, up to `SURE_EFFECT` both.
+below `MIN_EFFECT` costs the job nothing, and only HEALTHY is right; up to `SURE_EFFECT` both are right.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OTHERS: Final = ("hpcc", "netpipe", "mpi4py", "osu")
 
 @dataclass(frozen=True)
 class Cause:
-    """A kind of fault: the tool that makes it, the verdicts that are right, and the programs that it hits."""
+    """A kind of fault: the tool that makes it, its right verdicts, and the programs that it affects."""
 
     name: str
     tool: str
@@ -126,7 +126,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Culprit:
-    """The guilty thing of a run: a rank and its host, another job, or a switch."""
+    """The guilty subject of a run: a rank and its host, another job, or a switch."""
 
     rank: int | None = None
     host: str = ""
@@ -137,7 +137,7 @@ class Culprit:
 
 
 def tokens(subject: str) -> set[str]:
-    """Return the names in a subject: `h5` and `eth1` of `h5/eth1`, both ends of a link."""
+    """Return the names in a subject: `h5` and `eth1` of `h5/eth1`, or both ends of a link."""
     return set(re.findall(r"[A-Za-z0-9_.-]+", subject.replace(">", " ")))
 
 
@@ -154,7 +154,10 @@ def names(subject: str, ranks: Sequence[int], jobs: Sequence[str], kind: Named, 
 
 
 def is_right(answer: Answer, cause: Cause, culprit: Culprit, effect: float | None) -> bool:
-    """Return whether an answer during a fault is right; `effect` is the job's time over that before."""
+    """Return whether an answer during a fault is right.
+
+    `effect` is the job's iteration time during the fault over the time before.
+    """
     if answer.blames_network and not cause.is_network:
         return False
     if cause.must_slow and effect is not None and effect < SURE_EFFECT and answer.verdict == HEALTHY:

@@ -1,4 +1,4 @@
-"""Measures networks of other forms than the testbed's own.
+"""Measures networks of other kinds than the testbed's own.
 
 Each part is a module of this package. `fabrictime bench networks nics [--quick]` runs one part.
 """

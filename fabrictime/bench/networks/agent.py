@@ -58,7 +58,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _requirements() -> list[str]:
-    """Return the requirements without extras: of the installed package, else of this checkout."""
+    """Return the requirements without extras of the installed package or, if none, of this checkout."""
     try:
         requirements = metadata.requires("fabrictime")
     except metadata.PackageNotFoundError:
@@ -107,7 +107,7 @@ def _own_bytes() -> int:
 
 
 def _import_s() -> tuple[float, float]:
-    """Return the time, and processor time, that a new process needs to load agent and command line."""
+    """Return the time and processor time, s, that a new process needs to import agent and command line."""
     begin_s, before_s = time.perf_counter(), _children_s()
     subprocess.run([sys.executable, "-c", AGENT], check=True, cwd=ROOT)
     return time.perf_counter() - begin_s, _children_s() - before_s

@@ -33,7 +33,7 @@ RATE_LIMITED_TRACES: Final = 12
 
 
 class Form(StrEnum):
-    """The ways in which switches answer traces."""
+    """The kinds of addresses with which switches answer traces."""
 
     PORTS = "ports"
     """Each switch answers from the port at which the packet came in; cables have /31 prefixes."""
@@ -58,19 +58,19 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The addresses from which switches answer, by the link over which a packet came in."""
+    """The addresses from which switches answer, by the ingress link of a packet."""
 
     form: Form
     cable_number: dict[str, int]
 
     def of(self, link: str, rng: random.Random) -> str | None:
-        """Return the address that answers one packet that came in over `link`, or None if nothing does."""
+        """Return the address that answers one packet that came in over `link`, or None without an answer."""
         if self.form is Form.RATE_LIMITED and rng.random() < RATE_LIMITED_SHARE:
             return None
         return self.address(link)
 
     def address(self, link: str) -> str | None:
-        """Return the address that answers packets that came in over `link`, or None if there is none."""
+        """Return the address that answers packets that came in over `link`, or None without an answer."""
         form, far = self.form, end_parts(link.partition(">")[2]).node
         from_host = not link.startswith(("leaf", "spine"))
         number = int("".join(c for c in far if c.isdigit()))
@@ -124,7 +124,7 @@ class NamedFleet:
             self._name(nic, paths, prefix)
 
     def _file(self) -> Topology:
-        """Return the topology file, with the addresses that answer."""
+        """Return the topology file, including the addresses that answer."""
         file = topology_file(self.fleet)
         ports: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         for link in self.fleet.link_ids:
@@ -140,7 +140,7 @@ class NamedFleet:
         return Topology(file.model_copy(update={"nodes": tuple(nodes)}))
 
     def _hops(self, links: Sequence[str]) -> Hops:
-        """Return the hops that one trace of these links shows."""
+        """Return the hops that one trace over these links shows."""
         switches = links[:-1]
         if self.form is Form.FLAT:
             return ()
@@ -149,7 +149,7 @@ class NamedFleet:
         return tuple(self._answers.of(link, self._rng) for link in switches)
 
     def _known(self, path: _Path) -> Hops:
-        """Return the hops of a path that an agent knows after several traces."""
+        """Return the hops of a path as an agent knows them after several traces."""
         first = self._hops(path.links)
         if self.form is not Form.RATE_LIMITED:
             return first
@@ -166,7 +166,7 @@ class NamedFleet:
         return self._answers.address(links[0]) if self.form is not Form.SILENT else None
 
     def _name(self, nic: str, paths: Sequence[_Path], prefix: LinkPrefix) -> None:
-        """Publish the routes of one NIC like its agent."""
+        """Publish the routes of one NIC as its agent would."""
         names = RouteNames(nic, prefix)
         names.set_topology(self.topology)
         path_hops = [(path, self._known(path), self._first_hop(path.peer)) for path in paths]
@@ -191,7 +191,7 @@ class NamedFleet:
             self.book.take(key.encode(), codec.encode(PATHS.type, record))
 
     def _at_switch(self) -> dict[str, set[str]]:
-        """Return the true cables of a switch by its names, its addresses, and the NICs at it."""
+        """Return, by switch name, address and attached NIC, the true cables of the switch."""
         cables_at: dict[str, set[str]] = defaultdict(set)
         for link in self.fleet.link_ids:
             near, _, far = link.partition(">")
@@ -213,7 +213,7 @@ class NamedFleet:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """A path as the agent at its start traces it, with its true links."""
+    """A path as its source agent traces it, with its true links."""
 
     peer: str
     path: int

@@ -1,9 +1,9 @@
-"""Measures whether two traffic classes are separated, the count of CE marks, and what marks add.
+"""Measures whether two traffic classes are separated, the count of CE marks, and the benefit of marks.
 
 A link of known rate serves two classes by strict priority. A load in the lower class builds a queue there,
 which a switch marks from a threshold on. Probes of both classes cross all links. They pass the pipeline's
 pure parts: batches on the wire, delays by path and class, slots above the floor, the shard's solver,
-contention. The recorder is the model of the queue itself.
+contention. The truth is the model of the queue itself.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Load:
     rise_s: float = 0.02
 
     def delay_ns(self, at_ns: np.ndarray) -> np.ndarray:
-        """Return how long a packet of the second class that arrives at each time waits at the link, ns."""
+        """Return the wait, ns, of a second-class packet at the link, for each arrival time."""
         s = at_ns * 1e-9
         share = np.clip((s - self.from_s) / self.rise_s, 0, 1) * (s < self.until_s)
         return np.asarray(share * self.depth_bytes * 8e9 / RATE_BPS)
 
     def marks(self, at_ns: np.ndarray) -> np.ndarray:
-        """Return whether the queue marks a packet of the second class that arrives at each time."""
+        """Return, for each arrival time, whether the queue marks a second-class packet."""
         return np.asarray(self.delay_ns(at_ns) * RATE_BPS / 8e9 > self.mark_bytes)
 
 
@@ -92,7 +92,7 @@ class Probes:
     """Numbers of marked requests and of marked replies, by (prober, peer, path, DSCP)."""
 
     def batches(self, marking: bool = True) -> list[tuple[int, ProbeColumns]]:
-        """Return (flush time, batch) of all NICs in the log's order; without `marking`, nothing is marked."""
+        """Return (flush time, batch) of all NICs in the log's order; without `marking`, without marks."""
         names = [f"h{host}/eth1" for host in range(1, HOSTS + 1)]
         columns = zip(*(self._of_nic(nic) for nic in range(1, HOSTS + 1)), strict=True)
         ends, times_ns, stamps, (dscp, *marked) = (np.concatenate(parts, axis=1) for parts in columns)
@@ -107,7 +107,7 @@ class Probes:
         return batches_of(names, tuple(ends), tuple(times_ns), list(stamps), marks)
 
     def _of_nic(self, nic: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the columns of a NIC's probes: ends and path, times, stamps, and class and marks."""
+        """Return the columns of a NIC's probes: ends and path, times, stamps, and class with marks."""
         rng = np.random.default_rng([self.seed, nic])
         count = int(PROBES_PPS * self.seconds)
         sent = np.sort(rng.uniform(0, self.seconds * 1e9, count))
@@ -151,7 +151,10 @@ def inferred(
     rate_of: Callable[[str], int] = lambda _: RATE_BPS,
     slot_ns: int = SLOT_NS,
 ) -> list[LinkQueues]:
-    """Return the `LinkQueues` that the pipeline infers from the batches. `table` None: the bench's routes."""
+    """Return the `LinkQueues` that the pipeline infers from the batches.
+
+    `table` is the route table; None means the bench's own.
+    """
     names = sorted({batch.nic for _, batch in batches})
     return [record for _, record in infer(batches, names, table or routes(), rate_of, slot_ns)]
 
@@ -159,7 +162,7 @@ def inferred(
 def opened_ns(
     records: list[LinkQueues], rate_of: Callable[[str], int] = lambda _: RATE_BPS, nics: int = HOSTS
 ) -> dict[str, int]:
-    """Return for each link the end of the data, ns, with which its first contention window opened."""
+    """Return, by link, the end of the data, ns, at which its first contention window opened."""
     flows = FlowTable(RouteTable(), lambda _: True).of("fabric")
     detector = ContentionDetector("fabric", flows, lambda _: False, lambda: nics, rate_of)
     times_ns: dict[str, int] = {}
@@ -199,7 +202,7 @@ def delays(
 
 
 def _right_share(probes: Probes, by_path: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
-    """Return the share of right paths and classes : p99 shows the load exactly if they meet it."""
+    """Return the share of paths and classes whose p99 shows the load exactly if they cross it."""
     depth_ns = probes.load.depth_bytes * 8e9 / RATE_BPS
     right = 0
     for (nic, peer, path, dscp), (p99_ns, _, _) in by_path.items():
@@ -211,7 +214,7 @@ def _right_share(probes: Probes, by_path: dict[tuple[str, str, int, int], tuple[
 
 
 def _count_error(probes: Probes, by_path: dict[tuple[str, str, int, int], tuple[float, int, int]]) -> float:
-    """Return the sum of differences to the recorder's mark counts, as a share of all its marks."""
+    """Return the absolute differences to the true mark counts, as a share of all true marks."""
     wrong = total = 0
     for name, (_, out, back) in by_path.items():
         true = probes.true_marks.get(name, [0, 0])

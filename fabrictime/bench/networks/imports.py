@@ -1,8 +1,8 @@
 """Measures `fabrictime topology import`: files of each tool against the fabric that they describe.
 
 The testbed's plan is written as each tool's files (tool_files.py). An import is right if it has exactly the
-plan's cables and kinds of nodes; NCCL's files have the devices of hosts instead. Then texts with random
-changes are read: an error other than `BadImport` is a crash.
+plan's cables and kinds of nodes; for NCCL's files, the devices of hosts. Then randomly changed texts are
+read: any error except `BadImport` is a crash.
 """
 
 from __future__ import annotations

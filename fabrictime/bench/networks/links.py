@@ -1,13 +1,13 @@
-"""Measures whether dead links are found and named, however switches answer traces.
+"""Measures whether dead links are found and named, for each kind of switch answers.
 
 A simulated fleet of 6 hosts, 3 leaves and 3 spines is probed; its switches answer in each form (answers.py),
-without and with a topology file that lists the addresses. In each, links die one by one, alone. A link is
-found if its cable is DOWN, or if the cables, switches or NICs of a report contain it. A switch that a report
-of hidden losses names stands for all of its cables, a NIC for all of its leaf's.
+without and with a topology file that lists the addresses. In each form, links die one by one, alone. A link
+is found if its cable is DOWN, or if the cables, switches or NICs of a report contain the link. A switch named
+by a report of hidden losses stands for all of its cables, a NIC for all cables of its leaf.
 
-Further: `simulated_false_links`, names that stood for cables between different switches on complete paths,
-and cables that were DOWN although they live; the size of the stated sets; the time from the death of a link
-to the record that raises an alert, where no link has a name.
+`simulated_false_links` counts names that stood for cables between different switches on complete paths, and
+cables that were DOWN although they live. Other figures are the size of the stated sets, and the time from the
+death of a link without a name to the record that raises an alert.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _observe(
     for_ns: int,
     is_found: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, Change]]:
-    """Let time pass, until `for_ns` or shortly after `is_found()`; yield the changes with their times."""
+    """Advance time by `for_ns`, or until shortly after `is_found()`; yield the changes with their times."""
     end_ns = probes.now_ns + for_ns
     while probes.now_ns < end_ns:
         if is_found():

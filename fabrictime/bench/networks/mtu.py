@@ -1,8 +1,9 @@
-"""Measures whether links that drop large packets are found with the size, and nothing else is.
+"""Measures whether links that drop large packets are found with the size, and no other links are.
 
 The probers' own checks (producers/probe/size_checks.py) probe a simulated fleet of 6 hosts, 3 leaves and 3
-spines. Each link once drops packets above a size, while all links lose a share of all packets, and one link
-loses many. The results pass the shard's detector. A fault is found if its cable alone is GREY with that size.
+spines. Each link in turn drops packets above a size, while all links lose a share of all packets, and one
+link loses many. The results pass the shard's detector. A fault is found if its cable alone is GREY with that
+size.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ QUICK_LINKS: Final = 3
 
 @dataclass(slots=True)
 class Outcome:
-    """The verdicts on one fault, and the time until it was found, or None if it was not."""
+    """The verdicts on one fault, and the time until it was found, or None if it was missed."""
 
     found_s: float | None = None
     cleared_s: float | None = None
@@ -50,7 +51,7 @@ class Outcome:
 
 
 class Network:
-    """A fleet whose NICs check sizes, and the detector of its shard. Time passes in steps of 50 ms."""
+    """A fleet whose NICs check sizes, and its shard's detector; time passes in steps of 50 ms."""
 
     def __init__(self, fleet: Fleet, seed: int, nic_bytes: int = NIC_BYTES) -> None:
         self.fleet = fleet
@@ -78,7 +79,7 @@ class Network:
             self._events[nic] = LinkEvents(nic, "fabric", 1)
 
     def run(self, for_s: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Let time pass, for `for_s` or until `until()` is true; return whether it ended early."""
+        """Advance time by `for_s` or until `until()` is true; return whether it ended early."""
         end_s = self.now_s + for_s
         while self.now_s < end_s:
             self.now_s += STEP_S
@@ -97,7 +98,7 @@ class Network:
         return False
 
     def _arrives(self, nic: str, probe: SizeProbe) -> bool:
-        """Return whether a packet passes all links of its request and its answer passes all links back."""
+        """Return whether a packet passes all links of the path, and its answer all links back."""
         row = self._row[(nic, *probe.key)]
         if probe.size_bytes > self.mtu_bytes[self._probes.forward_links[row]].min():
             return False

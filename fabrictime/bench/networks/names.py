@@ -1,4 +1,4 @@
-"""Compares the names of links with the cables that they stand for."""
+"""Compares the names of links with the true cables that they denote."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class CableNames:
         self._places = places
 
     def note(self, names: Sequence[str], links: Sequence[str], *, layer_2: bool = False) -> None:
-        """Record what each name on a complete path stands for; `links` are the path's true links.
+        """Record the true links that each name on a complete path denotes.
 
-        If there are fewer names than links, the leaves hide the links between them. In a layer-2 network the
-        names are those of the two NICs' cables.
+        `links` are the path's true links. If there are fewer names than links, the leaves hide the links
+        between them. In a layer-2 network the names are those of the two NICs' cables.
         """
         hidden = len(links) - len(names)
         for at, name in enumerate(names):
@@ -37,7 +37,7 @@ class CableNames:
             self.stands_for[name].update(cable_id(link) for link in true)
 
     def cables_of(self, names: Iterable[str]) -> set[str]:
-        """Return the true cables that names of cables stand for, and NICs' own cables for names of NICs."""
+        """Return the true cables that cable names denote, and for NIC names the NICs' own cables."""
         cables: set[str] = set()
         for name in names:
             near, mark, far = name.partition("<>")
@@ -50,13 +50,13 @@ class CableNames:
         return cables
 
     def cables_beside(self, names: Iterable[str]) -> set[str]:
-        """Return the true cables of names; a switch stands for its cables, a NIC for those of its leaf."""
+        """Return the true cables of names; a switch denotes its cables, a NIC the cables of its leaf."""
         places = set(names)
         cables = self.cables_of(name for name in places if "<>" in name)
         return cables.union(*(self._places.get(name, ()) for name in places))
 
     def merged(self) -> dict[str, set[str]]:
-        """Return the invented links: names that stood for cables between different switches."""
+        """Return the invented links: names that denote cables between different switches, with the cables."""
         return {
             name: cables
             for name, cables in self.stands_for.items()

@@ -1,7 +1,7 @@
-"""Measures hosts with many NICs in each form: do packets leave by their own NIC, and can peers be reached?
+"""Measures hosts with many NICs: whether packets leave by their own NIC, and whether peers are reachable.
 
 The production prober's transport runs on every NIC. The interfaces' own counters are the truth for the
-egress; the form's declaration is the truth for reachability.
+egress; the declaration of the network's kind is the truth for reachability.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUICK: Final = ("one-subnet", "own-subnets")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Counts of one form: NICs, NICs with packets by their own cables, peers chosen, peers out of reach."""
+    """Counts for one kind of network: NICs, NICs that use their own cables, chosen and unreachable peers."""
 
     nics: int
     egress_right: int
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure all forms that this kernel can build; return the figures by key."""
+    """Measure all kinds of network that this kernel can build; return the figures by key."""
     require_namespaces()
     outcomes: list[Outcome] = []
     absent: list[str] = []
@@ -113,7 +113,7 @@ def _transport(port: MultiNicPort, key_file: Path) -> UdpTransport:
 
 
 def _choose_peers(transports: dict[str, UdpTransport], settle_s: float) -> None:
-    """Let each NIC choose its peers among all NICs, and choose again as evidence arrives."""
+    """Let each NIC choose its peers among all NICs, repeatedly while evidence arrives."""
     from producers.inventory.nics import PeerTable
 
     table = PeerTable(3600)

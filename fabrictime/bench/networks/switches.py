@@ -1,7 +1,7 @@
 """Measures two traffic classes on the testbed's switches, which queue by class and mark.
 
-A flow in one class exceeds the rate of one link, and probes of both classes cross all links. The recorder is
-the switches' own: the bytes that wait at the link, and the packets that each port has marked. The same probes
+A flow in one class exceeds the rate of one link, and probes of both classes cross all links. The truth comes
+from the switches: the bytes that wait at the link, and the packets that each port has marked. The same probes
 pass queue inference and contention twice, with their marks and without, to compare when a window opens.
 """
 
@@ -60,7 +60,7 @@ first, that of any other class below the second."""
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What probes of one path, class and direction saw. `waits`: of the loaded class at the loaded link."""
+    """Probe results of one path, class and direction; `waits` if the loaded class crosses the loaded link."""
 
     dscp: int
     waits: bool
@@ -71,7 +71,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A run's result: what probes saw, and the recorder's deepest queue, as a delay, and marks by DSCP."""
+    """A run's result: probe results, and the switches' deepest queue, as a delay, and marks by DSCP."""
 
     directions: list[Seen]
     deepest_ns: float
@@ -86,7 +86,7 @@ class Outcome:
 
     @property
     def open_by_ce_ms(self) -> float:
-        """Difference of the loaded link's opening with marks and without, ms; NaN if it never opened."""
+        """Opening time of the loaded link's window with marks minus without, ms; NaN if it never opened."""
         times = [
             min((at_ns for link, at_ns in opened.items() if link in self.loaded), default=None)
             for opened in (self.opened_ns, self.opened_unmarked_ns)
@@ -97,7 +97,7 @@ class Outcome:
 
     @property
     def right_share(self) -> float:
-        """Share of paths, classes and directions whose delay and marks show exactly the load they meet."""
+        """Share of paths, classes and directions whose delay and marks show exactly the load on them."""
         right = [
             direction.delay_ns > DELAYED_SHARE * self.deepest_ns and direction.marked > 0
             if direction.waits
@@ -191,7 +191,10 @@ def _aliased(paths: Iterable[KnownPath], link: str) -> tuple[str, ...]:
 
 
 def _opened_ns(batches: Sequence[ProbeColumns], paths: Iterable[KnownPath], marking: bool) -> dict[str, int]:
-    """Return for each link the end of the data with which contention opens; without `marking`, no marks."""
+    """Return, by link, the end of the data, ns, at which contention opens.
+
+    Without `marking`, the probes' marks are removed first.
+    """
     import numpy as np
 
     from fabrictime.bench.detect.shared_fabric import table_of
@@ -213,7 +216,7 @@ def _rate_of(link: str) -> int:
 
 
 def _seen(testbed: Testbed, loaded: str, batches: list[ProbeColumns], during: int) -> list[Seen]:
-    """Group probes by path, class and direction. Delays are of the first `during` batches, under load."""
+    """Group probes by path, class and direction; delays come from the first `during` batches, under load."""
     import numpy as np
 
     delays: dict[tuple[str, str, int, int, bool], list[int]] = defaultdict(list)

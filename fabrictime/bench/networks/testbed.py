@@ -1,11 +1,11 @@
-"""Measures dead links on the testbed with real packets, in each form in which switches answer traces.
+"""Measures dead links on the testbed with real packets, for each kind of switch answers to traces.
 
 Production agents run on every NIC of 4 hosts, 3 leaves and 2 spines: prober, tracer and link reporter. Their
 records go to the detector of link health in this process, without a broker. The links die one by one, alone:
-everything sent into them is lost. The testbed's recorder knows the true links of every path.
+everything sent into a dead link is lost. The testbed's recorder knows the true links of every path.
 
-A link is found, and a name is false, as links.py describes. Blind forms run a second time with a topology
-file. A form's time to its alert ends with the record that raises `UNEXPLAINED_LOSS`.
+links.py defines when a link is found and a name is false. Blind forms run a second time with a topology file.
+A form's time to its alert ends with the record that raises `UNEXPLAINED_LOSS`.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class Agents:
             agent.transport.update_peers(self._table)
 
     def learn(self, for_s: float | None) -> None:
-        """Run for `for_s`, or, if None, until the traces find nothing new."""
+        """Run for `for_s` or, if None, until traces find no new links."""
         begin_s = time.monotonic()
         while (now_s := time.monotonic()) < begin_s + (for_s or LEARN_LIMIT_S):
             if for_s is None and now_s >= self._routes_changed_s + SETTLED_S:
@@ -267,7 +267,7 @@ class Agents:
                 since_s = time.monotonic()
 
     def run(self, for_s: float, is_found: Callable[[], bool]) -> Iterator[Change]:
-        """Let time pass, until `for_s` or a short time after `is_found()`; yield the changes."""
+        """Advance time by `for_s`, or until shortly after `is_found()`; yield the changes."""
         end_s = time.monotonic() + for_s
         while time.monotonic() < end_s:
             yield from self._step()
@@ -395,7 +395,7 @@ class _Agent:
         return self.transport.record()
 
     def step(self, now_s: float) -> None:
-        """Do the work that is due."""
+        """Do all work that is due at `now_s`."""
         self._reporter.wait(0)
         self._reporter.publish()
         if now_s >= self._flush_at_s:
@@ -414,7 +414,7 @@ class _Agent:
 
 
 def _pairs_of_addresses(testbed: Testbed) -> dict[str, str]:
-    """Return the names of links by the addresses of their ports, for addresses that only one port has."""
+    """Return link names by the address of their port, for addresses of only one port."""
     links = testbed.fabric.links
     count = Counter(near.address for near, _ in links.values())
     return {
@@ -425,7 +425,7 @@ def _pairs_of_addresses(testbed: Testbed) -> dict[str, str]:
 
 
 def _places(testbed: Testbed) -> dict[str, set[str]]:
-    """Return the cables of each switch, by its names, by its addresses, and by its NICs."""
+    """Return the cables of each switch, keyed by its names, its addresses, and its NICs."""
     plan = testbed.fabric.plan
     nodes_at: dict[str, set[str]] = defaultdict(set)
     for node in plan.nodes.values():

@@ -1,6 +1,6 @@
-"""Writes the testbed's plan as the files of other tools, with the cables that an import must find in each.
+"""Writes the testbed's plan as the files of other tools, with the cables that an import must find.
 
-Formats that name no ports, or number them, have cables with such names. NCCL's files have no cables.
+Cables of formats without port names have missing or numbered ports. NCCL's files have no cables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SONIC_KINDS: Final = {"host": "Server", "leaf": "ToRRouter", "spine": "SpineRout
 
 @dataclass(slots=True)
 class ToolFiles:
-    """The texts of files by name, and the cables that they describe, as pairs of ends."""
+    """The texts of a tool's files by name, and the cables that they describe, as pairs of ends."""
 
     texts: dict[str, str] = field(default_factory=dict)
     cables: set[frozenset[str]] = field(default_factory=set)

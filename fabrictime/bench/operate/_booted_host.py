@@ -1,7 +1,7 @@
-"""Boots the systemd of a root file system in namespaces: packages and units run as on a host of its own.
+"""Boots the systemd of a root file system in namespaces: packages and units run as on a separate host.
 
-systemd is process 1 of a PID namespace, with a control group and a network namespace of its own. Kernel
-parameters and /sys are read-only inside, so that it changes nothing of this machine.
+systemd is process 1 of a PID namespace, with its own control group and network namespace. Kernel parameters
+and /sys are read-only inside, so that the booted host changes nothing on this machine.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def _groups() -> Path | None:
 
 
 class BootedHost:
-    """A root file system whose systemd runs, from `with` to its end."""
+    """A root file system whose systemd runs until the `with` block ends."""
 
     def __init__(self, root: Path, name: str, netns: str) -> None:
-        """`name`: the host's name. `netns`: path of its network namespace.
+        """Set up a host with this name and the path `netns` of its network namespace.
 
         Raises RuntimeError without the second version of control groups.
         """
@@ -116,7 +116,10 @@ class BootedHost:
     def tried(
         self, command: str, *, outside: bool = False, limit_s: float = 900.0
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command line as root of the host. `outside`: in this machine's network, for a registry."""
+        """Run a command line as root of the host and return its result.
+
+        With `outside` the command uses this machine's network, to reach a package registry.
+        """
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         if not children:
             return subprocess.CompletedProcess(command, 1, "", "not started")

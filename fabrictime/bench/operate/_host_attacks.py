@@ -36,7 +36,7 @@ print(len(s.recv(4096)) if kind == "SOCK_STREAM" else 0)
 
 
 def attack(folder: Path) -> Iterator[Attempt]:
-    """Yield each attempt on sockets, on the probe responder and by settings."""
+    """Yield each attempt on sockets, on the probe responder and by unsafe settings."""
     yield from _sockets(folder)
     yield from _probes()
     for host in ("0.0.0.0", "::", "10.0.0.1", "192.0.2.7"):  # noqa: S104  # refused is what is measured
@@ -133,7 +133,7 @@ def _stranger(path: Path, kind: str, text: str) -> bool:
 
 
 def _probes() -> Iterator[Attempt]:
-    """Yield the attempts to make a responder answer packets under a wrong key, altered or of another NIC."""
+    """Yield the attempts to get a responder's answer by a wrong key, an altered packet or another NIC."""
     ours, others = (open_sockets("127.0.0.1", 0, 0, 1) for _ in range(2))
     engine, stranger = Engine(ours, nic="a/lo", key=KEY), Engine(others, nic="x/lo", key=WRONG_KEY)
     running = threading.Thread(target=engine.run, daemon=True)

@@ -71,7 +71,7 @@ class LaterSchemas:
         }
 
     def id_of(self, name: str, schema: Mapping[str, Any]) -> None:
-        """Return None: messages carry fingerprints."""
+        """Return None, since messages carry fingerprints instead of ids."""
 
     def schema_of(self, schema_id: int | bytes) -> Mapping[str, Any]:
         """Return the schema with this fingerprint. Raises KeyError."""
@@ -91,7 +91,7 @@ def _change_schemas(folder: Path) -> None:
 
 
 class Versions:
-    """The code of two versions in a folder, one of which runs."""
+    """Two versions of the code in a folder, only one of which runs at a time."""
 
     def __init__(self, folder: Path) -> None:
         """Copy the running code twice, and change the schemas of the later version."""
@@ -107,11 +107,11 @@ class Versions:
             compileall.compile_dir(target, quiet=2)
 
     def upgrade(self) -> None:
-        """Let processes that are started from now on run the later version."""
+        """Make processes that start from now on run the later version."""
         self.current.rename(self._former)
         self._later.rename(self.current)
 
     def roll_back(self) -> None:
-        """Let processes that are started from now on run the former version."""
+        """Make processes that start from now on run the former version."""
         self.current.rename(self._later)
         self._former.rename(self.current)

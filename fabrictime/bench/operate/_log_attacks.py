@@ -1,4 +1,4 @@
-"""Attacks by the log: records without a valid signature, replays, and bytes that are no records."""
+"""Attacks through the log: records without a valid signature, replays, and bytes that are not records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Endpoint:
         """Ports to which the flow was moved."""
 
     def serve(self) -> None:
-        """Answer the commands that have come, waiting shortly for more."""
+        """Answer the pending commands, after waiting shortly for more."""
         try:
             self._data += self._connection.recv(65_536)
         except TimeoutError:
@@ -64,17 +64,17 @@ class Attacker:
         self._seqs = itertools.count()
 
     def put(self, topic: Topic[Any], key: str, record: Any) -> None:
-        """Publish a record; the log takes it."""
+        """Publish a record and wait for the log's acknowledgement."""
         self._publisher.publish(topic, key, record)
         self._publisher.flush(WAIT_S)
 
     def send(self, topic: Topic[Any], key: str, value: bytes) -> None:
-        """Publish bytes."""
+        """Publish bytes as the value of a message."""
         self._publisher.send(topic.name, key, value)
         self._publisher.flush(WAIT_S)
 
     def decision(self, to_path: int) -> Any:
-        """Return a new decision that moves the flow."""
+        """Return a new decision that moves the flow to the path `to_path`."""
         now_ns, seq = time.time_ns(), next(self._seqs)
         return {
             "decision_id": f"s0/1/{seq}", "shard": "s0", "epoch": 1, "seq": seq, "at_ns": now_ns,
@@ -86,7 +86,7 @@ class Attacker:
 
     @staticmethod
     def config(version: int, mode: ActMode = ActMode.ACT) -> Any:
-        """Return a config of all hosts."""
+        """Return an actuator configuration for all hosts."""
         return {
             "host": "*", "version": version, "at_ns": time.time_ns(), "by": "bench", "mode": mode,
             "thresholds": [], "latency_rules": [], "allowed_actions": [FlowAction.REROUTE],
@@ -95,7 +95,7 @@ class Attacker:
         }  # fmt: skip
 
     def fallbacks(self) -> Any:
-        """Return fallbacks that would make all decisions stale."""
+        """Return fallback records that would make all decisions stale."""
         return {
             "host": self.host, "shard": "s0", "epoch": 2**40, "seq": 0, "at_ns": 0, "config_version": 1,
             "flows": [], "signature": None,
@@ -171,7 +171,7 @@ def _obeyed(endpoint: Endpoint, port: int) -> None:
 
 
 def _refused(log: str, expected: int) -> int:
-    """Return the number of rejects of signed topics, once all are there or the time is over."""
+    """Return the number of rejects of signed topics, after `expected` rejects or a time limit."""
     end_s, count = time.monotonic() + WAIT_S, 0
     with TopicReader.open(log, {REJECTS: BEGINNING}) as reader:
         while count < expected and time.monotonic() < end_s:

@@ -1,4 +1,4 @@
-"""Attacks on the page, its interface, its websockets and the MCP server: wrong, forged and no credentials."""
+"""Attacks on the page, its interface, its websockets and the MCP server with bad or no credentials."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _bearer(token: str) -> dict[str, str]:
 
 
 def _strangers(tokens: Mapping[str, str], users: Users) -> dict[str, dict[str, str]]:
-    """Return headers of callers without a right, by name."""
+    """Return, by name, HTTP headers of callers without permission."""
     token = tokens["act"]
     over = users.cookie(token.encode(), time.time() - COOKIE_S - 1)
     genuine = users.cookie(token.encode(), time.time()) or ""
@@ -92,7 +92,7 @@ def _strangers(tokens: Mapping[str, str], users: Users) -> dict[str, dict[str, s
 
 
 def _is_served(page: str, method: str, path: str, headers: Mapping[str, str]) -> bool:
-    """Return whether the page answers a request with content, or opens a websocket."""
+    """Return whether the page answers a request with content, or accepts a websocket."""
     address = urlsplit(page)
     connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=TIMEOUT_S)
     body = json.dumps({"subject": "h1", "comment": "x"}) if method == "POST" else None

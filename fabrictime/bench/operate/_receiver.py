@@ -1,4 +1,4 @@
-"""An HTTP server that receives notifications, for the bench and for tests. It can refuse, or be down."""
+"""An HTTP server that receives notifications, for benches and tests, and can refuse or go down."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore the errors of connections: their clients are killed."""
+        """Ignore the errors of connections, since the bench kills their clients."""
 
 
 class Received(NamedTuple):
@@ -26,7 +26,7 @@ class Received(NamedTuple):
 
 
 class HttpReceiver:
-    """Accepts JSON on a port of loopback. `status`: its answer; requests answered above 299 do not count.
+    """Accepts JSON on a port of loopback, with `status` as its answer; answers above 299 count as refused.
 
     `on_request` is called with each request before the answer.
     """

@@ -1,4 +1,4 @@
-"""Carries a TCP port of this machine's loopback into a network namespace's loopback."""
+"""Forwards a TCP port of this machine's loopback into a network namespace's loopback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAKE_S: Final = 0.2
 
 @contextlib.contextmanager
 def relay(netns: str, port: int) -> Iterator[None]:
-    """Accept connections to 127.0.0.1:`port` in the namespace, and join each to the same port outside."""
+    """Accept connections to 127.0.0.1:`port` in the namespace, and forward each to the same port outside."""
     listener = in_netns(netns, lambda: socket.create_server(("127.0.0.1", port)))
     ending = threading.Event()
     thread = threading.Thread(target=_accept, args=(listener, port, ending), name="relay", daemon=True)

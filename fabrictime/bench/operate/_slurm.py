@@ -1,4 +1,4 @@
-"""A real Slurm on loopback: munged, slurmctld and one slurmd per node, as this user, for bench and tests."""
+"""Runs a real Slurm on loopback as this user: munged, slurmctld and one slurmd per node."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NodeName=gone State=FUTURE
 
 
 def missing() -> str:
-    """Return the programs that are not installed, else an empty text."""
+    """Return the names of missing programs as text; empty if all are installed."""
     return ", ".join(name for name in PROGRAMS if shutil.which(name, path=_path()) is None)
 
 
@@ -48,10 +48,10 @@ def _path() -> str:
 
 
 class SlurmCluster:
-    """Nodes that answer to slurmctld, from `with` on. `folder` must be reachable for all users, for munge."""
+    """A Slurm cluster that runs in the `with` block; `folder` must be accessible for all users, for munge."""
 
     def __init__(self, folder: Path, nodes: Sequence[str], more: str = "") -> None:
-        """`more`: further lines of slurm.conf."""
+        """Set up the cluster; `more` has further lines of slurm.conf."""
         self.folder, self.nodes = folder, list(nodes)
         self.conf = folder / "slurm.conf"
         self.env = {**os.environ, "PATH": _path(), "SLURM_CONF": str(self.conf)}
@@ -103,7 +103,7 @@ class SlurmCluster:
         ).stdout
 
     def states(self) -> dict[str, str]:
-        """Return the state of each node; nothing while slurmctld does not answer."""
+        """Return the state of each node; empty while slurmctld does not answer."""
         try:
             output = self.scontrol("-o", "show", "nodes")
         except subprocess.CalledProcessError:
@@ -116,7 +116,7 @@ class SlurmCluster:
         self.until(lambda: all(self.states().get(node) == "IDLE" for node in nodes), f"{nodes} idle")
 
     def restore(self) -> None:
-        """Bring every node back. One whose state is changing refuses, and is asked again."""
+        """Return every node to service; retry while a node's state is changing."""
 
         def are_idle() -> bool:
             states = self.states()
@@ -129,7 +129,7 @@ class SlurmCluster:
         self.until(are_idle, f"{self.nodes} idle")
 
     def updates(self, node: str) -> int:
-        """Return how often slurmctld set a reason of this node."""
+        """Return how often slurmctld set a drain reason of this node."""
         log = next(self.folder.glob("slurmctld-*.out")).read_text(errors="replace")
         return log.count(f"update_node: node {node} reason set to")
 

@@ -1,4 +1,4 @@
-"""A `fabrictime up` as a process of its own, for benches and tests of its metrics."""
+"""Runs `fabrictime up` as a separate process, for benches and tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCRAPE_S: Final = 30.0
 
 
 class Up:
-    """Runs `up` in a folder of its own from `with` to its end."""
+    """Runs `fabrictime up` in its own folder until the `with` block ends."""
 
     def __init__(
         self,
@@ -37,9 +37,10 @@ class Up:
         ready_s: float = 300.0,
         code: Path | None = None,
     ) -> None:
-        """`settings`: further lines of the settings file. `code`: folder of the packages to run, else ours.
+        """Start `up`; the process ends with the context.
 
-        The process ends with the context.
+        `settings` has further lines of the settings file. `code` is the folder of the packages to run, by
+        default this tree's.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.directory, self._ready_s = folder / "data", ready_s
@@ -63,7 +64,7 @@ class Up:
         self.stop()
 
     def state(self) -> dict[str, Any]:
-        """Return the state as `fabrictime status` reads it. Raises ValueError while there is none."""
+        """Return the state that `fabrictime status` reads. Raises ValueError while it does not exist."""
         return status.read(self.directory)
 
     def stop(self) -> None:
@@ -79,7 +80,7 @@ class Up:
             return connection.getresponse().read().decode()
 
     def _wait_until_ready(self) -> dict[str, str]:
-        """Return the addresses once all services have started."""
+        """Return the addresses by service once all services have started."""
         wait_for(lambda: self.process.poll() is not None or state_of(self.directory), self._ready_s, 0.2)
         state = state_of(self.directory)
         if state is None:
@@ -90,7 +91,7 @@ class Up:
 
 
 def run_module_of(code: Path) -> str:
-    """Return the program that runs a module of the packages in a folder."""
+    """Return the text of a Python program that runs a module of the packages in a folder."""
     return str(code / "schemas" / "run_module.py")
 
 

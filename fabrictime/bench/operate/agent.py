@@ -31,7 +31,7 @@ BYTES_PER_MB: Final = 1e6
 
 
 class Cost(NamedTuple):
-    """Cost of a process: proportional set size, processor seconds, TCP connections to the log."""
+    """Cost of a process: proportional set size, processor time, s, TCP connections to the log."""
 
     pss_bytes: int
     cpu_s: float
@@ -77,7 +77,7 @@ def _measured(folder: Path, progress: Progress, quick: bool) -> dict[str, Value]
 
 @contextlib.contextmanager
 def _log(folder: Path) -> Iterator[int]:
-    """Run the embedded log alone; yield its port."""
+    """Run only the embedded log; yield its port."""
     settings = folder / "log.toml"
     settings.write_text(with_any_ports('[up]\nfleet = "none"\nservices = "off"\nweb = false\n'))
     with running_up(["--config", str(settings)], folder / "log", folder / "log.out") as bootstrap:
@@ -86,7 +86,7 @@ def _log(folder: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _agent(folder: Path, number: int, netns: str, port: int) -> Iterator[int]:
-    """Run the agent of one host; yield the process id of its `up` once all services work."""
+    """Run the agent of one host; yield the process id of its `up` once all services are ready."""
     host = f"host{number}"
     fleet, settings = folder / f"{host}.fleet.toml", folder / f"{host}.toml"
     rows = [

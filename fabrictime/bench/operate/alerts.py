@@ -1,9 +1,9 @@
-"""Measures whether alerts reach a receiver while the notifier is killed at drawn moments.
+"""Measures whether alerts reach a receiver while the notifier is killed at random moments.
 
-Alerts are raised and cleared on a real embedded log. The notifier runs as a process of its own and is killed
-with SIGKILL, after a drawn time or right at a request, before the receiver has answered. The receiver is down
-for a part of the time. An alert is lost if the receiver does not have its last state at the end. A repeat is
-a notification that the receiver had already accepted with the same alert and state.
+Alerts are raised and cleared on a real embedded log. The notifier runs as a separate process and is killed
+with SIGKILL, after a random time or right at a request, before the receiver has answered. The receiver is
+down for a part of the time. An alert is lost if the receiver does not have its last state at the end. A
+repeat is a notification that the receiver had already accepted with the same alert and state.
 
 Each alert is a group of its own, so that one notification reports one change.
 """
@@ -45,7 +45,7 @@ SEED: Final = 42
 
 @dataclass(slots=True)
 class _Source:
-    """Publishes alerts, and knows the last state of each."""
+    """Publishes alerts, and keeps the last state of each alert."""
 
     publisher: Publisher
     draw: random.Random
@@ -110,7 +110,7 @@ class _Publishing(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Publish."""
+        """Publish alerts at even intervals until `end`."""
         try:
             while not self._stop_event.wait(RAISE_EVERY_S):
                 self.source.step()
@@ -118,7 +118,7 @@ class _Publishing(threading.Thread):
             self.error = error
 
     def end(self) -> None:
-        """Stop, and raise the error that ended the thread."""
+        """Stop the thread; raise the exception that ended it, if any."""
         self._stop_event.set()
         self.join()
         if self.error is not None:
@@ -126,7 +126,7 @@ class _Publishing(threading.Thread):
 
 
 class _Notifier:
-    """The notifier's process. `kill_at_request`: the next request of a receiver kills it."""
+    """The notifier's process; with `kill_at_request` the next request at a receiver kills it."""
 
     def __init__(self, bootstrap: str, folder: Path) -> None:
         self._settings = {
@@ -159,7 +159,7 @@ class _Notifier:
                 raise
 
     def on_request(self) -> None:
-        """Kill the process if this request is to kill it."""
+        """Kill the process if `kill_at_request` is set."""
         if self.kill_at_request:
             self.kill_at_request = False
             self.kill()
@@ -186,7 +186,7 @@ class _Notifier:
 
 
 def _run_killed(notifier: _Notifier, draw: random.Random) -> None:
-    """Start the notifier and kill it, at a request or after a drawn time."""
+    """Start the notifier and kill it, at a request or after a random time."""
     notifier.kill_at_request = draw.random() < AT_REQUEST_SHARE
     try:
         notifier.start()
@@ -198,7 +198,7 @@ def _run_killed(notifier: _Notifier, draw: random.Random) -> None:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Return the figures of one run."""
+    """Measure for one run; return the figures by key."""
     kills = QUICK_KILLS if quick else KILLS
     draw = random.Random(SEED)  # noqa: S311 - moments of kills, no secret
     with tempfile.TemporaryDirectory(prefix="ft-alerts-") as name:
@@ -226,7 +226,7 @@ def _kill_all(
     outage_s: float,
     draw: random.Random,
 ) -> None:
-    """Kill the notifier `kills` times; halfway, the receiver is down, and kills go on meanwhile."""
+    """Kill the notifier `kills` times, including a period halfway in which the receiver is down."""
     up_s = 0.0
     while notifier.kills < kills:
         if up_s == 0 and notifier.kills >= kills // 2:
@@ -245,7 +245,7 @@ def _kill_all(
 
 
 def _settle(notifier: _Notifier, receiver: HttpReceiver, source: _Source) -> None:
-    """Run the notifier without kills until the receiver has all, at most `SETTLE_S`."""
+    """Run the notifier without kills until the receiver has every last state, at most `SETTLE_S`."""
     notifier.start()
     try:
         wait_for(lambda: not _lost(receiver, source), SETTLE_S)

@@ -1,4 +1,4 @@
-"""Measures what a broker's death costs: one of three Apache Kafka brokers is killed under load.
+"""Measures the cost of a broker's death: one of three Apache Kafka brokers is killed under load.
 
 The agents' producer publishes path delays, and the real sink stores them in the history server. A broker that
 leads partitions of the topic ends by SIGKILL in the middle and starts again later. Log and history must hold
@@ -106,7 +106,7 @@ class Load:
         self._producer.close(FLUSH_S)
 
     def text(self) -> str:
-        """Return how much was acknowledged, and the longest pause."""
+        """Return the number of acknowledged records and the longest pause, as text."""
         return (
             f"{len(self.acknowledged):,} of {self.published:,} acknowledged, "
             f"longest time without an acknowledgement {self.longest_gap_s:.1f} s"
@@ -135,7 +135,7 @@ def _log(bootstrap: str) -> Counter[Identity]:
 
 
 class Stored(NamedTuple):
-    """Number of path rows, of their samples, and of samples in the rollup, by record of the history."""
+    """Number of path rows, of samples in these rows, and of samples in the rollup, each by record."""
 
     rows: dict[Identity, int]
     samples: dict[Identity, int]
@@ -170,7 +170,7 @@ def _stored_when_complete(server: Server, identities: set[Identity]) -> Stored:
 def figures_of(
     acknowledged: set[Identity], log: Counter[Identity], stored: Stored, text: str
 ) -> dict[str, Value]:
-    """Return the figures: a record counts as lost if log, paths or rollup lack it. `text`: for the note."""
+    """Return the figures; a record counts as lost if log, paths or rollup lack it. `text` is for the note."""
     lacking = {
         "log": acknowledged - log.keys(),
         "history": acknowledged - stored.rows.keys(),

@@ -1,7 +1,7 @@
-"""Measures how soon each command answers without a pipeline, and for an address at which nobody listens.
+"""Measures how soon each command fails without a pipeline, and for an address without a listener.
 
-The lines are those of `bench field elsewhere`, which come from the command line itself. The figure is the
-worst median of a line, and names it. `fabrictime --version` in the same run is the cost of the start alone.
+The command lines are those of `bench field elsewhere`, derived from the command line itself. The figure is
+the largest median over the command lines, with its name. `fabrictime --version` measures the start alone.
 """
 
 from __future__ import annotations

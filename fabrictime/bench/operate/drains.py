@@ -1,8 +1,8 @@
 """Measures how soon the drain service drains a node after a verdict, acknowledged by a real slurmctld.
 
-Failed checks arrive on a real embedded log at drawn moments, at times two at once. A job runs on each node,
+Failed checks arrive on a real embedded log at random moments, at times two at once. A job runs on each node,
 so that its owner is notified first. The figure is the time from the publication of the result to the answer
-of slurmctld, as the service reports it; afterwards Slurm must show the drain. A person then returns the node
+of slurmctld, as the service reports it; afterwards Slurm must show the drain. The bench then returns the node
 to service. All processes have the niceness that `up` gives to the service and the log.
 """
 
@@ -96,7 +96,7 @@ def _settings(bootstrap: str, folder: Path) -> dict[str, object]:
 
 @contextmanager
 def _commands_of(slurm: SlurmCluster) -> Iterator[None]:
-    """Let this process and its children use the commands of a cluster."""
+    """Put the commands of a Slurm cluster on the PATH of this process and its children."""
     before = {name: os.environ.get(name) for name in ("PATH", "SLURM_CONF")}
     os.environ |= {name: slurm.env[name] for name in before}
     try:
@@ -117,7 +117,7 @@ class _Verdict:
 
 
 class _Fleet:
-    """Nodes with a job each, whose audits fail and pass."""
+    """Publishes failed and passed audits of nodes, each of which runs a job."""
 
     def __init__(self, bootstrap: str, slurm: SlurmCluster) -> None:
         self._publisher, self._slurm = Publisher(bootstrap), slurm
@@ -134,7 +134,7 @@ class _Fleet:
         self._until_allocated()
 
     def _until_allocated(self) -> None:
-        """Wait until all nodes answer and run their job: after a drain, Slurm asks them first."""
+        """Wait until all nodes answer and run their jobs, which Slurm delays after a drain."""
         self._slurm.until(lambda: set(self._slurm.states().values()) == {"ALLOCATED"}, "a job on each node")
 
     def delays_ms(self, progress: Progress, count: int) -> Iterator[float | None]:

@@ -40,7 +40,7 @@ STAGES: Final = ("map", "solve")
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Return the times of installation. `quick` changes nothing: one installation is the measurement."""
+    """Return the times of an installation; `quick` has no effect."""
     packages = sorted(PACKAGES.glob("fabrictime_*_amd64.deb"))
     reason = _reason(packages)
     if reason is not None:
@@ -50,7 +50,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def reason_without_root() -> str | None:
-    """Return why namespaces cannot be made here; None if they can."""
+    """Return the reason why namespaces cannot be made here; None if they can."""
     return "needs root, for network namespaces" if os.geteuid() else None
 
 
@@ -69,7 +69,7 @@ def installed(
 ) -> dict[str, Value]:
     """Install the package on a clean host and return the figures.
 
-    `archive`: a root file system as a tar file; without it, mmdebstrap makes one.
+    `archive` is a root file system as a tar file; without it, mmdebstrap makes the root file system.
     """
     root = folder / "root"
     root.mkdir()
@@ -137,9 +137,9 @@ def _unpack_root(root: Path, folder: Path, archive: Path | None) -> None:
 
 @contextlib.contextmanager
 def cabled_namespaces(folder: Path, nics: int, network: int) -> Iterator[tuple[str, str]]:
-    """Make two namespaces, with a cable between their NICs of the same name; yield their paths.
+    """Make two namespaces, with cables between NICs of the same name; yield the namespaces' paths.
 
-    NIC eth0 of the first has the address 10.`network`.0.1/24; the next NICs have those of the next networks.
+    NIC eth0 of the first has the address 10.`network`.0.1/24; each further NIC is in the next network.
     """
     names = tuple(f"ft-{folder.name[-8:]}-{number}" for number in range(2))
     try:

@@ -1,6 +1,6 @@
-"""Measures the metrics of a real `up` and of a real host's agent: their form, their number, and the rules.
+"""Measures the metrics of a real `up` and of a host's agent: format, number, and alert rules.
 
-promtool checks the form of the scraped text, the rules, and that each alert is raised by its data.
+promtool checks the format of the scraped text, the rules, and that each alert is raised by its data.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def _series(text: str) -> int:
 
 
 def _incomplete(text: str) -> int:
-    """Return the number of metrics without help, or without a unit in the table."""
+    """Return the number of metrics without help text, or without a unit in the table."""
     units = {metric.name.removesuffix("_total"): metric.unit for metric in METRICS}
     return len([f for f in _families(text) if not f.documentation or not units.get(f.name)])
 
 
 def _promtool_errors(folder: Path, texts: list[str], progress: Progress) -> Value:
-    """Return the number of promtool's checks that fail."""
+    """Return the number of promtool checks that fail."""
     program = shutil.which("promtool")
     if program is None:
         return Missing("promtool is not installed (Debian: apt-get install prometheus)")

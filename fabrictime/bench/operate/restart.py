@@ -1,8 +1,9 @@
 """Measures a rolling restart of the workers behind a simulated fleet.
 
-Each worker and each stage with a process of its own ends by SIGTERM, one after another, and the supervisor
-starts it again. A link dies for some seconds at each restart, so that the policy must decide meanwhile. Late
-windows, alerts about healthy things, decisions without an action, and jumps of fabric time are counted.
+Each worker and each stage in a separate process ends by SIGTERM, one after another, and the supervisor
+restarts it. A link dies for some seconds at each restart, so that the policy must decide meanwhile. The
+figures count late windows, alerts about healthy subjects, decisions without an action, and jumps of fabric
+time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TRUE_KINDS: Final = frozenset({AlertKind.CONTENTION, AlertKind.LATENCY, AlertKin
 
 
 class Watch:
-    """Counts what the log says from a moment on. Pure: takes messages."""
+    """Counts records of the log from a moment on, without I/O of its own."""
 
     def __init__(self) -> None:
         self.gap_s = 0.0
@@ -78,7 +79,7 @@ class Watch:
             self._windows[record["shard"]] = record["window"], append_ns
 
     def _take_clock(self, clock: ClockState) -> None:
-        """Compare a clock with its line of the window before; a difference beyond both bounds is a step."""
+        """Compare a clock with its line in the previous window; a difference beyond both bounds is a step."""
         before = self._clocks.get(clock["clock"])
         self._clocks[clock["clock"]] = clock
         if before is None or clock["at_ns"] <= before["at_ns"]:
@@ -102,7 +103,7 @@ class Watch:
         return len(self._decisions)
 
     def lost_decisions(self) -> list[str]:
-        """Return the decisions that no actuator reported about."""
+        """Return the decisions for which no actuator published a report."""
         return sorted(self._decisions.keys() - self._reported)
 
 
@@ -133,7 +134,10 @@ def restart_all(
     steady_s: float,
     registry: Registry | None = None,
 ) -> None:
-    """Restart each worker and stage, one after another, while a link is dead; `steady_s` between two."""
+    """Restart each worker and stage, one after another, while a link is dead.
+
+    `steady_s` is the undisturbed time between two restarts.
+    """
     for name in _restarted(up.state()):
         progress(f"restart: {name}, {watches[0].gap_s:.1f} s late so far")
         ask(socket_path(up.directory), "fault", line=FAULT)
@@ -167,7 +171,10 @@ def _restart(up: Up, name: str) -> None:
 def follow(
     reader: TopicReader, watches: Sequence[Watch], seconds: float, registry: Registry | None = None
 ) -> None:
-    """Pass all messages of the next `seconds` to each watch. `registry`: the schemas of other versions."""
+    """Pass all messages of the next `seconds` to each watch.
+
+    `registry` has the schemas of other versions.
+    """
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         for message in reader.poll(0.2):
@@ -176,7 +183,7 @@ def follow(
 
 
 def figures_of(before: Watch, watch: Watch, seconds: float) -> dict[str, Value]:
-    """Return the figures; `before`: the time without a restart, for the notes."""
+    """Return the figures; `before` covers the time without a restart, for the notes."""
     lost = watch.lost_decisions()
     return {
         "rolling_restart_windows_late_s": Figure(
@@ -189,5 +196,5 @@ def figures_of(before: Watch, watch: Watch, seconds: float) -> dict[str, Value]:
 
 
 def listed(lines: Sequence[str]) -> Figure:
-    """Return the number of lines, with the first ones as note."""
+    """Return the number of lines as a figure, with the first lines as its note."""
     return Figure(float(len(lines)), note=", ".join(lines[:6]) or None)

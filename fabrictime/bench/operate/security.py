@@ -1,8 +1,8 @@
-"""Measures whether anybody acts or reads without a right: real services, attacked over each interface.
+"""Measures whether an unauthorised client acts or reads: real services, attacked over each interface.
 
-An attempt is accepted if it has an effect that its sender has no right to: an answer of the page, a change, a
-record that the actuator believes, an answer of a responder, a command that a socket takes. Each interface
-also serves one authorised caller, so that a service that is merely down counts as a failure of the bench.
+An attempt is accepted if it has an effect without permission: an answer of the page, a change, a record that
+the actuator believes, an answer of a responder, a command that a socket takes. Each interface also serves one
+authorised caller, so that a service that is merely down counts as a failure of the bench.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOKENS: Final = {role: f"{role}-token-of-the-bench-0123456789" for role in ("loo
 
 
 def measure(progress: Progress, quick: bool) -> dict[str, Value]:
-    """Return the numbers of unauthorised attempts, and of those that were accepted."""
+    """Return the numbers of unauthorised attempts, and of accepted ones among them."""
     attempts: Counter[str] = Counter()
     accepted: list[str] = []
     with tempfile.TemporaryDirectory(prefix="fabrictime-security-") as name, contextlib.ExitStack() as stack:
@@ -77,7 +77,7 @@ def _settings(folder: Path, log: str) -> Path:
 
 @contextlib.contextmanager
 def _service(folder: Path, settings: Path, name: str, sign: Path) -> Iterator[None]:
-    """Run a service; it is up once the file `sign` exists. Raises RuntimeError."""
+    """Run a service, which is ready once the file `sign` exists. Raises RuntimeError."""
     output = folder / f"{name}.out"
     with output.open("w") as file:
         process = subprocess.Popen(

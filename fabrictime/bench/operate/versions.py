@@ -1,7 +1,8 @@
 """Measures an upgrade of a worker and its stages behind a simulated fleet, and the rollback.
 
-The later version has further fields and symbols in its schemas, and publishes them first, as the guide says.
-The fleet, its actuator and the page go on with the former version, so both read records of the other.
+The later version has further fields and symbols in its schemas, and publishes the schemas first, as the guide
+requires. The fleet, its actuator and the page keep the former version, so each version reads the other's
+records.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ REJECTS_SHOWN: Final = 6
 
 
 class MixedWatch(Watch):
-    """Counts the log's records and rejects while two versions write to it. Pure: takes messages."""
+    """Counts the log's records and rejects while two versions write to it, without I/O of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +105,7 @@ def _publish_schemas(up: Up, code: Path) -> None:
 
 
 def figures_of(watch: MixedWatch, of_upgrade: Watch, of_rollback: Watch) -> dict[str, Value]:
-    """Return the figures of the whole run, and as a note the gaps during the upgrade and the rollback."""
+    """Return the figures of the whole run, with the gaps during upgrade and rollback as a note."""
     lost = watch.lost_decisions()
     later = f"{counted(watch.later, 'record')} of {len(RECORDS)} later schemas"
     rejects = [f"{count} x {text}" for text, count in watch.rejects.most_common(REJECTS_SHOWN)]

@@ -50,7 +50,7 @@ class _Counts:
 
 
 class _CountOperator(Operator):
-    """Counts the messages of a partition; each is done at once."""
+    """Counts the messages of a partition; each message is finished at once."""
 
     def __init__(self, counts: _Counts) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _CountOperator(Operator):
         self._counts.add(len(messages))
 
     def due_ns(self) -> int:
-        """Return a time that never comes, since nothing becomes due."""
+        """Return a time that is never reached, since no work becomes due."""
         return NEVER_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:

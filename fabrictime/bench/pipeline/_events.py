@@ -27,7 +27,7 @@ class Event(Generic[R]):
 
 
 def events_of(bootstrap: str, topic: Topic[R], begin_s: float) -> list[Event[R]]:
-    """Return records of a topic that were appended since `begin_s`, in the order of their append times."""
+    """Return the records of a topic appended since `begin_s`, in the order of their append times."""
     events = []
     with TopicReader.open(bootstrap, {topic: since(int(begin_s * 1e9))}) as reader:
         for message in reader.read_to_end():
@@ -38,7 +38,7 @@ def events_of(bootstrap: str, topic: Topic[R], begin_s: float) -> list[Event[R]]
 
 
 def latency_figures(name: str, took_ms: list[float], trials: int) -> dict[str, Value]:
-    """Return `NAME_ms_p50` and `NAME_ms_p99` over trials with an effect, and the share of those without."""
+    """Return `NAME_ms_p50` and `NAME_ms_p99` over trials with an effect, and the share of trials without."""
     keys = [f"{name}_ms_p{percent}" for percent in PERCENTS]
     missed = Figure((trials - len(took_ms)) / trials, "1", f"of {trials}") if trials else Missing("no trial")
     figures: dict[str, Value] = {f"{name}_missed": missed}

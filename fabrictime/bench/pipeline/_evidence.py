@@ -1,9 +1,9 @@
 """Reads an interval of a log and computes message rates and the ages of evidence, as readers see them.
 
 A record's age is its append time minus the instant that its content describes. A reader's age at an instant
-is that of the newest content appended so far: it grows while no record comes. The clock of a simulated fleet
-falls behind while it is slower than real time; ages of contents in fabric time are on the fleet's clock.
-Ages of windows, which the log's time cuts, are on the log's clock.
+is the age of the newest content appended so far, which grows while no record comes. The clock of a simulated
+fleet falls behind if the simulation is slower than real time; ages of contents in fabric time are on the
+fleet's clock. Ages of windows, which the log's time cuts, are on the log's clock.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Ages:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int]], *, is_windowed: bool) -> Ages:
-        """Return columns for rows of (append time, content end), which may be in any order."""
+        """Return `Ages` from rows of (append time, content end), which may be in any order."""
         table = np.array(sorted(rows), np.int64).reshape(-1, 2)
         return cls(table[:, 0], table[:, 1], is_windowed)
 
@@ -105,7 +105,7 @@ class FleetClock:
         self._system_ns = [system_ns for _, system_ns in newest]
 
     def at(self, append_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the fleet's time, ns, at the given append times; between marks it passes as real time."""
+        """Return the fleet's time, ns, at the given append times; between marks it advances in real time."""
         if not self._append_ns:
             return append_ns
         place = np.maximum(np.searchsorted(self._append_ns, append_ns, "right") - 1, 0)
@@ -162,7 +162,7 @@ class _Records:
         """(append time, window) of records, by topic."""
 
     def take(self, message: Message, value: bytes) -> None:
-        """Take a message that was appended before the interval's end."""
+        """Process a message that was appended before the interval's end."""
         topic, append_ns = message.topic, message.append_ns
         if topic in CONTENT_END_NS:
             self._content.setdefault(topic, []).append((append_ns, CONTENT_END_NS[topic](value)))

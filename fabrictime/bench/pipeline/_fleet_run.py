@@ -1,7 +1,7 @@
-"""Measures one undisturbed `up`: cores by service, pace, ages of evidence, message rates, cost per message.
+"""Measures one undisturbed `up`: cores by service, pace, ages of evidence, message rates, message cost.
 
-The log is read after the measured interval, so the reader takes no processor time from it. The profiler runs
-in an interval of its own.
+The log is read after the measured interval, so the reader takes no processor time from the services. The
+profiler runs in a separate interval.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class Observed:
 
     @property
     def offered(self) -> float:
-        """Load offered by the fleet, as a share of that in real time; a simulated fleet waits for its
-        worker."""
+        """Load that the fleet generates, relative to real time; a simulated fleet waits for its worker."""
         return 1.0 if self.pace is None or self.pace >= FULL_PACE else self.pace
 
 
@@ -73,7 +72,8 @@ def measure_fleet(
 ) -> dict[str, Value]:
     """Run `up` on a fleet and return its figures; each key ends with `suffix`.
 
-    `beside` starts an additional load once all is ready, which the stack passed to it ends. Raises CannotRun.
+    `beside` starts an additional load once all services are ready; the stack passed to it ends the load.
+    Raises CannotRun.
     """
     lengths = Lengths.of(quick=quick)
     with running_product(progress, fleet) as product, ExitStack() as stack:
@@ -101,7 +101,7 @@ def observe(product: Product, lengths: Lengths, progress: Progress) -> Observed:
 
 
 def core_figures(observed: Observed, suffix: str) -> dict[str, Value]:
-    """Return the processor time of all services together, each kind of service, and a single prober."""
+    """Return the cores that all services use together, each kind of service, and a single prober."""
     pace = observed.pace
     by_kind: dict[str, list[float]] = {}
     for row in observed.cores:
@@ -155,7 +155,7 @@ def age_figures(interval: Interval, suffix: str) -> dict[str, Value]:
 
 
 def _offsets(interval: Interval, suffix: str) -> dict[str, Value]:
-    """Return how long after the end of a window its clock offsets are in the log."""
+    """Return the time from the end of a window until its clock offsets are in the log, as figures."""
     keys = [f"offsets_ms_p{percent}{suffix}" for percent in (50, 99)]
     ages = interval.ages.get(CLOCK_OFFSETS.name)
     late_s = (

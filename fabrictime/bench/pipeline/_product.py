@@ -52,7 +52,7 @@ class Product:
         self.fleet: str = state["fleet"]
 
     def services(self) -> dict[int, str]:
-        """Return the service of each process by process id; that of the starting process is `up`."""
+        """Return the service of each process by process id; the starting process is named `up`."""
         rows = status.read(self.data)["children"]
         return {self.up_pid: "up"} | {row["pid"]: row["name"] for row in rows if row["pid"] is not None}
 
@@ -124,7 +124,7 @@ def threads_cpu_s(pid: int) -> dict[int, float]:
 
 @contextlib.contextmanager
 def running_product(progress: Progress, fleet: str | None, settings: str = "") -> Iterator[Product]:
-    """Run `up` on a fleet, or the default one if None, with default settings plus `settings`; yield it.
+    """Run `up` on a fleet, or the default one if None, with extra `settings`; yield the running product.
 
     Raises CannotRun.
     """

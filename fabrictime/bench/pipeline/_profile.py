@@ -72,7 +72,7 @@ def profile(pid: int, seconds: float) -> Split | Missing:
 
 
 def split(lines: Iterable[str], used_s: Mapping[int, float]) -> tuple[dict[str, float], int]:
-    """Divide threads' processor seconds by their samples' kinds; return these and the number of samples.
+    """Divide threads' processor seconds by the kinds of their samples; return seconds and sample count.
 
     `lines` are in py-spy's raw format: frames from the outermost, separated by semicolons, and a count.
     """
@@ -100,7 +100,7 @@ def split(lines: Iterable[str], used_s: Mapping[int, float]) -> tuple[dict[str, 
 
 
 def kind_of(frames: Iterable[str]) -> str:
-    """Return the kind of a stack: that of its innermost frame in this project. The outermost is first."""
+    """Return the kind of a stack, decided by its innermost frame in this project; the outermost is first."""
     for frame in reversed(list(frames)):
         file = _FILE.search(frame)
         ours = None if file is None or "site-packages" in file[1] else _OURS.search(file[1])

@@ -1,4 +1,4 @@
-"""Searches how many simulated NICs one worker carries in real time on one core, with slots of 1 ms.
+"""Searches the largest number of simulated NICs that one worker carries in real time, with slots of 1 ms.
 
 A fleet counts as carried if it keeps the pace of real time, its worker takes at most one core, no slots of
 queues were combined, and the evidence about queues is younger than a second. The number is doubled until a
