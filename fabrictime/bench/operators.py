@@ -80,7 +80,7 @@ class Fleet:
 
 @dataclass
 class Operators:
-    """The operators of all partitions, and the processor time of each step."""
+    """The operators of all partitions, and the elapsed time of each step."""
 
     models: Mapping[str, ClockLine]
     steps_s: dict[str, float] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Operators:
                     self.timed("queueing", encode_columnar, PATH_QUEUEING.type, record)
 
     def timed(self, step: str, work: Callable[..., Any], *given: Any) -> Any:
-        """Call `work`, add its processor time to `step`, and return its result."""
+        """Call `work`, add its elapsed time to `step`, and return its result."""
         begin = time.perf_counter()
         result = work(*given)
         self.steps_s[step] = self.steps_s.get(step, 0.0) + time.perf_counter() - begin

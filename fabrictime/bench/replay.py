@@ -1,7 +1,7 @@
-"""Measures replays: what every stage gives again from a recorded log, and how fast.
+"""Measures replays of a recorded log: whether every stage produces the same records, and how fast.
 
 The default `up` runs with random faults, colliding transfers and a job; in the middle its workers are killed
-with SIGKILL. Then `fabrictime replay all` replays all of it in one process and compares, as a user would.
+with SIGKILL. Then `fabrictime replay all` replays the whole log in one process and compares, as a user would.
 Meanwhile, all services but the log are paused, so the speed is that of a replay alone.
 """
 
@@ -85,7 +85,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _record(product: Product, seconds: float, progress: Progress) -> None:
-    """Record `seconds` of random faults, transfers and a job; kill the workers half-way."""
+    """Run `seconds` of random faults, transfers and a job; kill the workers half-way."""
     control, chance = ControlClient(socket_path(product.data)), random.SystemRandom()
     links = [link for link in sorted(control.ask("show")["links"]) if ">spine" in link]
     until_s, is_killed = time.monotonic() + seconds, False

@@ -1,4 +1,4 @@
-"""Measures how fast the whole pipeline runs in one process: 64 simulated NICs, all operators, no Kafka.
+"""Measures the speed of the whole pipeline in one process: 64 simulated NICs, all operators, no Kafka.
 
 The fleet is that of `up --fleet sim:64`. Every message passes the log as bytes, and decisions change the
 fleet. A second fleet has a job and faults, so that health, contention, policy and diagnosis have work. Speed

@@ -1,10 +1,10 @@
-"""The stream worker's bench: probe batches in the embedded log to clock offsets and path delays back in it.
+"""Measures one stream worker, from probe batches in the embedded log to clock offsets and path delays there.
 
-Out: samples a second of one worker that reads a log filled beforehand, all windows closed and published, and
-its resident memory, with large messages and with those of 0.4 kB that users run; and how long after a
-window's end its offsets are in the log while a small fleet flushes every 100 ms. The fleet is synthetic
-(known clocks, made batches), all else is the product: embedded log, Faust worker, native decoder, fits,
-delays, solve.
+The first figures are samples a second of a worker that reads a log filled beforehand, until all windows are
+closed and published, and its resident memory, with large messages and with users' messages of 0.4 kB. The
+other is the time from a window's end until its offsets are in the log while a small fleet flushes every 100
+ms. The fleet is synthetic (known clocks, made batches). The product supplies embedded log, Faust worker,
+native decoder, fits, delays and solve.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def run(progress: Callable[[str], None], quick: bool = False) -> dict[str, Value
 
 
 def throughput(load: Load, folder: Path, progress: Callable[[str], None]) -> Throughput:
-    """Fill a log at the pace of the load, then measure one worker that reads it."""
+    """Fill a log at the pace of the load, then measure one worker that reads this log."""
     fleet = SyntheticFleet(load.nics, peers=load.peers, paths=load.paths, epoch_ns=time.time_ns())
     flushes = WINDOW_MS // load.flush_ms
     with embedded_log(folder) as bootstrap:
@@ -163,7 +163,7 @@ def _one_window(fleet: SyntheticFleet, load: Load, flushes: int) -> list[tuple[s
 
 
 def _wait_for_window() -> None:
-    """Wait for the next whole second of the machine's clock, which is the log's as well."""
+    """Wait for the next whole second of the machine's clock, which is also the log's clock."""
     now = time.time()
     time.sleep(1.005 - now % 1.0)
 

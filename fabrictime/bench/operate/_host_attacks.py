@@ -57,7 +57,7 @@ _LISTENERS: Final[dict[str, Callable[[Path, str], Any]]] = {
 
 
 def _sockets(folder: Path) -> Iterator[Attempt]:
-    """Yield the attempts of another user's program, with the files' modes and, where these fail, without."""
+    """Yield another user's attempts on sockets, with the files' modes and, if these deny it, without."""
     if os.geteuid() != 0:
         return  # only root can start a program of another user
     commands: list[Any] = []

@@ -26,7 +26,7 @@ class Received(NamedTuple):
 
 
 class HttpReceiver:
-    """Accepts JSON on a port of loopback, with `status` as its answer; answers above 299 count as refused.
+    """Accepts JSON on a port of loopback and answers with `status`; answers above 299 count as refused.
 
     `on_request` is called with each request before the answer.
     """

@@ -48,7 +48,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def search(attempt: Callable[[int], Trial], resolution: int) -> list[Trial]:
-    """Return the trials in order: sizes double until one is not carried, then the interval is halved."""
+    """Return the trials in order: sizes double until one is not carried, then bisect the interval."""
     trials = [attempt(FIRST)]
     while trials[-1].carried and trials[-1].nics < MAX_NICS:
         trials.append(attempt(2 * trials[-1].nics))

@@ -1,4 +1,4 @@
-"""Measures contention on the default `up`: two transfers that meet on a random uplink, again and again.
+"""Measures contention on the default `up`: two transfers that meet on a random uplink, repeatedly.
 
 Times run from the start of the second transfer to the append of the link's `ContentionWindow`, and from there
 to the append of the first report of a flow that was moved.
@@ -85,7 +85,7 @@ def _collide(control: ControlClient, link: str, chance: random.Random) -> float:
 def _ports(
     control: ControlClient, source: str, destination: str, link: str, chance: random.Random
 ) -> tuple[int, int]:
-    """Draw source and destination port of a flow over a link. Raises CannotRun."""
+    """Draw source and destination port of a flow so that its route crosses a link. Raises CannotRun."""
     dport = chance.randrange(40_000, 45_000)
     for sport in chance.sample(PORTS, TRIED):
         if link in control.tcp_route(source, destination, sport, dport):
@@ -94,7 +94,7 @@ def _ports(
 
 
 def _opened_s(windows: list[Event[ContentionWindow]], begin_s: float, link: str) -> float | None:
-    """Return when the log first had a window of the link for the load from `begin_s` on, or None if never."""
+    """Return when the log first had a window of the link for the load since `begin_s`; None if never."""
     for event in windows:
         is_here = link == event.record["link"] or link in event.record["candidates"]
         is_open = event.record["state"] != ContentionState.CLOSED
@@ -104,7 +104,7 @@ def _opened_s(windows: list[Event[ContentionWindow]], begin_s: float, link: str)
 
 
 def _moved_s(actions: list[Event[ActionReport]], begin_s: float, end_s: float) -> float | None:
-    """Return when the first flow was moved within a span, or None if none was."""
+    """Return when the first flow was moved within a span; None if none was."""
     for event in actions:
         is_move = event.record["action"] == "REROUTE" and event.record["outcome"] == "APPLIED"
         if is_move and begin_s <= event.at_s <= end_s:

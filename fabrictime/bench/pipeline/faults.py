@@ -1,8 +1,8 @@
 """Measures dead links and failover on the default `up`: from a planted fault to the records in the log.
 
-Random links between switches that live flows cross lose all packets, or their carrier. Times run from the
-moment before the testbed plants the fault to the append of the link's verdict, of the first decision and of
-the first report of an action for each flow that crossed the link.
+Random links between switches that live flows cross either drop all packets or lose their carrier. Times run
+from the moment before the testbed plants the fault. They end at the append of the link's verdict, of the
+first decision, and of the first report of an action for each flow that crossed the link.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GIVE_UP_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A fault and the flows that it hit."""
+    """A fault and the flows that crossed its link."""
 
     begin_s: float
     cable: str
@@ -74,7 +74,7 @@ def planted(
     count: int,
     progress: Progress,
 ) -> list[Trial]:
-    """Break links one at a time, those first that were broken least often; return the trials.
+    """Break links one at a time, the least often broken first; return the trials.
 
     `candidates` returns the links that may be broken now, with the flows that cross them. Raises CannotRun if
     it returns none for some time.
@@ -104,13 +104,13 @@ def planted(
 
 
 def is_up(watch: Watch, cable: str) -> bool:
-    """Return whether link health reports nothing bad about a cable."""
+    """Return whether link health reports no fault of a cable."""
     health = watch.health.get(cable)
     return health is None or health["state"] == LinkState.UP
 
 
 def _crossed(watch: Watch) -> dict[str, list[str]]:
-    """Return the healthy links between switches that flows cross in either direction, with these flows."""
+    """Return the healthy links between switches that flows cross in either direction, with the flows' ids."""
     flows: dict[str, list[str]] = {}
     for flow_id, flow in list(watch.flows.items()):
         for link in watch.links_of(flow):
@@ -120,7 +120,7 @@ def _crossed(watch: Watch) -> dict[str, list[str]]:
 
 
 def verdicts_ms(trials: list[Trial], health: list[Event[LinkHealth]]) -> list[float]:
-    """Return the ms from each fault to the verdict about its cable, if one came in time."""
+    """Return the ms from each fault to the verdict about its cable, only for verdicts in time."""
     return _firsts_ms(
         trials,
         [(event.at_s, event.record["subject"]) for event in health if event.record["state"] in DOWN],
@@ -143,7 +143,7 @@ def _actions_ms(trials: list[Trial], actions: list[Event[ActionReport]]) -> list
 def _firsts_ms(
     trials: list[Trial], effects: list[tuple[float, str]], subjects_of: Callable[[Trial], Iterable[str]]
 ) -> list[float]:
-    """Return the ms until the first effect on each subject of each trial, if one came in time."""
+    """Return the ms from each trial's fault to the first effect on each subject, only for effects in time."""
     took_ms = []
     for trial in trials:
         for subject in subjects_of(trial):

@@ -1,7 +1,7 @@
-"""Measures dead links while the bulk consumer gets more messages than it can read: a flood of probe batches.
+"""Measures dead links while the bulk consumer is flooded with more probe batches than it can read.
 
-The flood comes from NICs that exist nowhere; its messages are as small as those of a fleet. The probes are as
-frequent as in `bench detect dead_links`, to whose target the figure belongs.
+The flood has the names of NICs that do not exist; its messages are as small as those of a fleet. The probe
+rate is that of `bench detect dead_links`, to whose target the figure belongs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measures the guided tour on two cores beside a browser: faults named right in time, and the time to act.
 
-Each run is `fabrictime demo` in a process of its own, which draws places, sizes and moments at run time. A
+Each run is `fabrictime demo` in a separate process, which draws places, sizes and moments at run time. A
 fault counts if its verdict names the planted link and kind within 3 s. The time from detection to the first
 move is over all detected faults of all runs; a fault without a move counts as infinite.
 """
@@ -76,7 +76,7 @@ def _text(step: Step) -> str:
 
 
 def moves_s(steps: Sequence[Step]) -> list[float]:
-    """Return the time from the detection of each fault to the first move; infinite without a move."""
+    """Return the seconds from the detection of each fault to the first move; infinite without a move."""
     times = []
     for step in steps:
         if step["detected_ms"] is not None:
@@ -104,7 +104,7 @@ def _on_cores(count: int) -> Iterator[None]:
 
 
 def _tour(with_browser: bool) -> list[Step]:
-    """Run one tour on a pipeline of its own and return its steps. Raises CannotRun."""
+    """Run one tour on a separate pipeline and return its steps. Raises CannotRun."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-bench-") as name:
         folder = Path(name)
         config, data, output = folder / "fabrictime.toml", folder / "data", folder / "demo.json"
@@ -131,7 +131,7 @@ def _tour(with_browser: bool) -> list[Step]:
 
 
 def _open_page(stack: contextlib.ExitStack, demo: subprocess.Popen[bytes], data: Path) -> None:
-    """Open the live page in a browser once it is served; `stack` closes it."""
+    """Open the live page in a browser as soon as it is served; `stack` closes the browser."""
     wait_for(lambda: demo.poll() is not None or address_of(data, "web"), LIMIT_S / 2, poll_s=0.5)
     if url := address_of(data, "web"):
         page = BrowserReader(url)

@@ -1,8 +1,8 @@
-"""Measures what a small message costs before any operator sees it: from the log through Faust into a counter.
+"""Measures the cost of a small message before any operator sees it: from the log through Faust to a counter.
 
 The log is filled beforehand with messages of 400 bytes. The product's worker has a stage that only counts.
 The figure counts its processor time only, from the assignment of partitions to the last message. Each message
-has a record batch of its own, as agents write them; messages in large batches are a second figure.
+has a record batch of its own, as agents write; a second figure is for messages in large batches.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _counting_worker(bootstrap: str, folder: Path) -> Iterator[tuple[Service, Pa
 def _counted(
     file: Path, worker: Service, expected: int, limit_s: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the worker's reports at its assignment and at its last message, or after `limit_s`."""
+    """Return the worker's reports at its assignment and at its last message, or at `limit_s`."""
     first: dict[str, Any] = {}
     last: dict[str, Any] = {}
     deadline_s = time.monotonic() + limit_s

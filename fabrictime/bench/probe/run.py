@@ -88,7 +88,7 @@ def measure(
 
 
 def fastest(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, float]:
-    """Return the highest offered rate without any loss, by the median of several runs at each rate."""
+    """Return the highest offered rate, 1/s, without any loss, by the median of several runs at each rate."""
     best = {"probes_per_second_one_thread": 0.0, "offered_pps": 0.0}
     for offered in OFFERED_PPS[:1] if quick else OFFERED_PPS:
         runs = []
@@ -115,9 +115,9 @@ def fastest(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, f
 def irtt_once(
     prober: FabricNic, responder: FabricNic, server: int, interval: str, seconds: float
 ) -> tuple[float, float]:
-    """Run irtt's client once; return the rate that it reaches, 1/s, and both processor times per probe, us.
+    """Run irtt's client once; return its actual rate, 1/s, and both processor times per probe, us.
 
-    The cost of a client that sends nothing, which is that of starting, is subtracted.
+    The cost of a client that sends nothing, which is the start-up cost, is subtracted.
     """
     idle = irtt_client(prober, responder, "-n")[1]
     before = cpu_s(server)
@@ -150,7 +150,7 @@ def irtt_client(prober: FabricNic, responder: FabricNic, *options: str) -> tuple
 
 
 def against_irtt(prober: FabricNic, responder: FabricNic, quick: bool) -> dict[str, float | str]:
-    """Return the processor time per probe of ours and of irtt's, measured in turn, at irtt's rate."""
+    """Return the processor time per probe of our engine and of irtt, measured alternately at irtt's rate."""
     if shutil.which("irtt") is None:
         return {"missing": "irtt is not installed (Debian: apt-get install irtt)"}
     seconds = 0.5 if quick else 3.0
@@ -205,7 +205,7 @@ def report(text: str) -> None:
 
 
 def main() -> int:
-    """Run both parts; return the exit code, which is 3 if namespaces are not available."""
+    """Measure our engine, then irtt; return the exit code, which is 3 if namespaces are not available."""
     quick = bool(json.loads(sys.argv[1])["quick"])
     try:
         userns.enter()

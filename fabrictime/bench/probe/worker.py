@@ -1,7 +1,7 @@
-"""Runs one NIC of the probe bench in a process of its own: prober or responder, with its cost.
+"""Runs one NIC of the probe bench in a separate process, as prober or responder, and measures its cost.
 
-The input is one JSON object as argument, then commands as lines on standard input. The output is one JSON
-line each.
+The input is one JSON object as argument, then commands as lines on standard input. Each command has one line
+of JSON as its answer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Measures whether a stopped agent passes for a dead host, or a dead host for a stopped agent.
+"""Measures whether a stopped agent is mistaken for a dead host, or a dead host for a stopped agent.
 
 Agents are killed, or stopped for 1 to 30 s, and the verdicts on their hosts are counted. Some trials run on
 the fabric of real packets with `fabrictime up`, most on the simulated fleet with the pure logic of the links
-and alerts stages, whose truth is known. A dead host there neither probes nor answers. On the fabric of
-packets its prober is stopped and its cable loses everything.
+and alerts stages, whose truth is known. A dead simulated host neither probes nor answers. On the fabric of
+packets its prober is stopped and its cable loses all packets.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def called_host_down(host: str, verdicts: Verdicts) -> bool:
 
 
 def called_agent_down(host: str, verdicts: Verdicts) -> bool:
-    """Return whether an alert said that only the prober of a host was silent."""
+    """Return whether an alert reported that only the prober of a host was silent."""
     return host in verdicts.silent_agents
 
 
 def _nodes(subject: str) -> set[str]:
-    """Return the nodes that a subject of link health, which is a cable, a NIC or a host, belongs to."""
+    """Return the nodes of a link-health subject, which is a cable, a NIC or a host."""
     return {end_parts(end).node for end in cable_ends(subject)} if "<>" in subject else {host_of(subject)}
 
 
@@ -133,7 +133,10 @@ def _host(trial: Trial) -> str:
 
 
 def _trials(stops: int, cuts: int) -> list[Trial]:
-    """Return trials in random order. Hosts that are cut off get no stopped agents: alerts last."""
+    """Return trials in random order; a host whose cable is cut has no trials with a stopped agent.
+
+    Alerts about a cut host last too long for other trials.
+    """
     chance = np.random.default_rng(SEED)
     trials = [Trial(int(chance.integers(HOSTS - CUT_HOSTS)), duration_s) for duration_s in outages_s(stops)]
     trials += [Trial(HOSTS - 1 - number % CUT_HOSTS, CUT_S, is_cut=True) for number in range(cuts)]
@@ -193,7 +196,7 @@ def _is_silent(kind: str, text: str) -> bool:
 
 
 def _live_trials(progress: Progress, quick: bool) -> tuple[list[tuple[Trial, Verdicts]], str]:
-    """Return the trials on the fabric of packets; or an empty list, and the reason."""
+    """Return the trials on the fabric of packets and '', or an empty list and the reason."""
     trials = _trials(QUICK_LIVE_STOPS if quick else LIVE_STOPS, 1 if quick else LIVE_CUTS)
     try:
         with running_fabric(progress, SETTINGS) as fabric, _Live(fabric) as live:
@@ -241,7 +244,7 @@ class _Live:
         self._watch(WARM_S)
 
     def stop(self, trial: Trial, *, is_kill: bool) -> Verdicts:
-        """Kill a prober, which `up` restarts, or stop it for a while; return the verdicts."""
+        """Kill a prober, which `up` restarts, or stop it for the trial's outage; return the verdicts."""
         self._found = Verdicts()
         pid = self._pid(trial)
         os.kill(pid, signal.SIGKILL if is_kill else signal.SIGSTOP)

@@ -1,9 +1,9 @@
 """Measures for how long a command or the page reports health without fresh evidence.
 
 `fabrictime up` runs on loopback. Its probers, its worker and its links service are stopped in turn, with
-every process that `up` starts in their place. Meanwhile each command runs again and again with `--check`, and
-a browser reads the page. A command whose evidence comes from the stopped service must not exit with 0, and
-the page must show its banner. The figure is the time over which they reported health all the same.
+every process that `up` starts in their place. Meanwhile each command runs repeatedly with `--check`, and a
+browser reads the page. A command whose evidence comes from the stopped service must not exit with 0, and the
+page must show its banner. The figure is the time over which command or page reported health all the same.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _figure(answers_by_service: dict[str, list[Answer]], unwell: Iterable[str], 
 
 
 class _Asked:
-    """Runs the commands against one running `up`, and reads its page if there is a browser."""
+    """Runs the commands against one running `up`, and reads its page if a browser is installed."""
 
     def __init__(self, data: Path, page: _Page | None) -> None:
         self._data, self._page = data, page
@@ -140,7 +140,7 @@ class _Asked:
         return unwell
 
     def while_stopped(self, service: str, seconds: float, progress: Progress) -> list[Answer]:
-        """Stop a service for `seconds`; return the answers of all that need it, asked repeatedly."""
+        """Stop a service for `seconds`; return the answers of all dependants, which run repeatedly."""
         progress(f"blind: {service} is stopped for {seconds:g} s")
         answers: list[Answer] = []
         with _stopped(self._data, service):

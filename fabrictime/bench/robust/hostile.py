@@ -1,7 +1,7 @@
-"""Makes hostile records: well-formed messages that no correct writer sends, from good ones.
+"""Makes hostile records from good ones: well-formed messages that no correct writer sends.
 
-Each message differs from a good one in one way: a field at an extreme, a mutated byte, a truncation, another
-topic's record, a null, a wrong key, or times long past. Everything follows from the seed.
+Each message differs from a good one in one aspect: a field at an extreme, a mutated byte, a truncation,
+another topic's record, a null, a wrong key, or times long past. The seed determines all messages.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Measures how clock windows survive jumps of log time: ahead, back, a leader that is behind, CreateTime.
 
-An embedded log whose append time can step, a stream worker, and synthetic probes of six NICs. A jump is
-survived if windows in the new log time follow, all clocks are SYNCED again, the worker has not ended, and
-`fabrictime clock --check` knows whether log time is right. Topics with CreateTime must be refused or set
-right before anything is read from them.
+The bench runs an embedded log whose append time can step, a stream worker, and synthetic probes of six NICs.
+A jump is survived if windows in the new log time follow, all clocks are SYNCED again, the worker has not
+ended, and `fabrictime clock --check` reports whether log time is right. Topics with CreateTime must be
+refused or corrected before anything is read from them.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _figures(outcomes: Iterable[Outcome], problems: dict[str, list[str]], how: s
 
 
 def _one(log: SteppedLog, probing: _Probing, worker: Service, jump: Jump) -> tuple[Outcome, list[str]]:
-    """Step log time; return the outcome and a list of problems."""
+    """Step log time; return the outcome and the problems as lines of text."""
     jump_ns, began_s = time.time_ns(), time.monotonic()
     if jump.is_leader:
         log.change_leader(jump.wrong_s)
@@ -204,7 +204,7 @@ def _check(bootstrap: str, probing: _Probing) -> tuple[int | None, str]:
 
 
 def _create_time(embedded: str, folder: Path) -> tuple[list[str], str]:
-    """Return the problems with topics that use CreateTime, and a text on how they were tried."""
+    """Return the problems with topics that use CreateTime, and a text on the method of the trial."""
     problems = [] if _refuses_create_time(embedded) else ["the embedded log takes it"]
     folder.mkdir()
     try:

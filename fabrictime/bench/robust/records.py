@@ -1,7 +1,7 @@
 """Publishes hostile records to all topics of a running fabric that has one dead link.
 
-Afterwards every process must still run, the dead link must be the only finding, and the figures that people
-see must be possible ones.
+Afterwards every process must still run, the dead link must be the only finding, and the figures that users
+see must be possible values.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _on(log: str, settings: str, progress: Progress, records: int) -> Spoils:
 
 
 def figures_of(spoils: Sequence[Spoils], missing: str = "") -> dict[str, Value]:
-    """Return the figures over all logs; notes name the log of each finding."""
+    """Return the figures over the runs with each log; notes name the log of each finding."""
 
     def count(kind: str) -> Figure:
         names = [f"{of_log.log}: {name}" for of_log in spoils for name in getattr(of_log, kind)]
@@ -187,7 +187,7 @@ def _last_exit(state: Mapping[str, Any], name: str) -> str:
 
 
 def critical_line(data: Path, name: str) -> str:
-    """Return the last line of a process's log that says why it ended, or '' if there is none."""
+    """Return the last line of a process's log that gives the reason of its end, or '' without such a line."""
     try:
         lines = (data / "run" / f"{name.replace('/', '-')}.log").read_text(errors="replace").splitlines()
     except OSError:
@@ -273,7 +273,7 @@ def _wait_down(bootstrap: str, cable: str) -> None:
 
 
 def _wait_right(bootstrap: str, cable: str, progress: Progress) -> set[str]:
-    """Wait until the dead cable alone is not UP; return the subjects whose verdicts stay wrong."""
+    """Wait until only the dead cable is not UP; return the subjects whose verdicts stay wrong."""
     begin_s, seen = time.monotonic(), set[str]()
     while True:
         verdicts = _verdicts(bootstrap)

@@ -1,8 +1,8 @@
-"""Measures the page on simulated fleets: past moments, load, accessibility, words, its first screen.
+"""Measures the page on simulated fleets: past moments, load, accessibility, vocabulary, first screen.
 
 The simulated fleet and the pipeline's operators make the records (`SimRunner`); the embedded log, the history
-and the page's own process serve them to Chromium. `fabrictime bench web past|load|axe|night_shift|terms` runs
-one part.
+and a page process serve them to Chromium. `fabrictime bench web past|load|axe|night_shift|terms` runs one
+part.
 """
 
 from __future__ import annotations

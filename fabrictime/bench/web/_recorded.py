@@ -1,4 +1,4 @@
-"""Records of a simulated fleet: made by the operators, stored in a log and a history, shown by the page."""
+"""Makes records of a simulated fleet by the operators, stores them, and serves the page on them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Record(NamedTuple):
 
 
 def recorded(settings: SimSettings, seconds: float, start_ns: int, **config: Any) -> list[Record]:
-    """Return what a fleet and the operators publish from `start_ns` on, of the topics that the page shows.
+    """Return the records that a fleet and the operators publish from `start_ns` on, for the page's topics.
 
     `config` sets fields of the actuators' configuration.
     """
@@ -67,13 +67,13 @@ def recorded(settings: SimSettings, seconds: float, start_ns: int, **config: Any
 
 
 def repeated(records: Sequence[Record], period_ns: int, times: int) -> Iterator[Record]:
-    """Yield records `times` times, each time `period_ns` later."""
+    """Yield all records `times` times, each repetition `period_ns` later than the one before."""
     for number in range(times):
         yield from later(records, number * period_ns) if number else records
 
 
 def later(records: Sequence[Record], shift_ns: int, fixed: Collection[str] = ()) -> Iterator[Record]:
-    """Yield records with all of their times later by `shift_ns`, except those of the fields `fixed`."""
+    """Yield records with all times moved later by `shift_ns`, except the fields `fixed`."""
     for record in records:
         kind = TOPICS[record.topic].type
         value = codec.encode(kind.__name__, moved(codec.decode(record.value, kind), shift_ns, fixed))
@@ -81,7 +81,7 @@ def later(records: Sequence[Record], shift_ns: int, fixed: Collection[str] = ())
 
 
 def moved(value: Any, shift_ns: int, fixed: Collection[str] = (), name: str = "") -> Any:
-    """Return a record with all of its times later by `shift_ns`, except those of the fields `fixed`."""
+    """Return a record with all times moved later by `shift_ns`, except the fields `fixed`."""
     if isinstance(value, Mapping):
         return {key: moved(item, shift_ns, fixed, key) for key, item in value.items()}
     if isinstance(value, list):
@@ -115,7 +115,7 @@ def write_log(directory: Path, records: Iterable[Record]) -> None:
 
 
 def _parts(batch: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """Yield parts of a batch that fit into one of Kafka's."""
+    """Yield parts of a batch, each small enough for one Kafka batch."""
     begin = size = 0
     for number, record in enumerate(batch):
         size += len(record.value)
@@ -185,7 +185,7 @@ def _serve(settings: dict[str, Any]) -> None:
 
 @contextmanager
 def shown(records: Iterable[Record], history: Server | None = None) -> Iterator[str]:
-    """Store records in a log of their own, and run the page on it; yield the page's address."""
+    """Store records in a new log and run the page on this log; yield the page's address."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fabrictime-bench-web-")))
         write_log(folder / "log", records)

@@ -1,7 +1,7 @@
 """Counts accessibility violations that axe finds on all tabs: light and dark, on a desktop and a phone.
 
 The page shows a moment after an incident of a simulated fleet with a job, also with an object opened. A rule
-of axe that fails on a view counts once. A part of a page that is wider than a phone counts too.
+of axe that fails on a view counts once. A part of a page that is wider than a phone counts as a violation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Measures how soon the page stands, and what a live page costs the browser and the server.
+"""Measures the load time of the page, and the cost of a live page for the browser and the server.
 
 A simulated fleet's records are published in real time while processor time is measured, in percent of one
-processor. Then the page is loaded again and again: times are those until the first figure of a tab is drawn,
-over those of a static page with the same nodes and bytes in the same run. The first paint is that of a
-browser with an empty cache.
+processor. Then the page is loaded repeatedly. Load times end when the first figure of a tab is drawn; they
+are divided by the times of a static page with the same nodes and bytes in the same run. The first paint is
+measured in a browser with an empty cache.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ check();
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Times of loads of a page, ms, [loads]: until its first paint and until its first figure is drawn."""
+    """Times of page loads, ms, [loads]: until the first paint and until the first figure is drawn."""
 
     paint_ms: Sequence[float]
     drawn_ms: Sequence[float]
 
 
 def ratio(own_ms: Sequence[float], static_ms: Sequence[float]) -> Figure:
-    """Return the 95th percentile of the page's times over that of the static page's."""
+    """Return the ratio of the 95th percentiles of the page's times and the static page's times."""
     own, static = float(np.percentile(own_ms, 95)), float(np.percentile(static_ms, 95))
     return Figure(own / static, "x", f"{own:.0f} ms, the static page {static:.0f} ms, {len(own_ms)} loads")
 
@@ -153,7 +153,7 @@ def _measured(nics: int, loads: int, progress: Progress) -> dict[str, Value]:
 
 
 def _loads(driver: Any, url: str, count: int) -> tuple[Loads, Loads]:
-    """Return the times of `count` loads with an empty cache, and of as many with a full one."""
+    """Return the times of `count` loads with an empty cache, and of `count` loads with a full cache."""
     driver.execute_cdp_cmd("Network.enable", {})
     times: list[list[Sequence[float]]] = [[], []]
     for full, rows in enumerate(times):
@@ -185,7 +185,7 @@ def _percent(processes: Callable[[], Sequence[psutil.Process]], seconds: float) 
 
 
 def _mounted(driver: Any, address: str) -> None:
-    """Load an address and wait until the elements have replaced the copy of the first paint."""
+    """Load an address and wait until the live elements have replaced the static copy of the first paint."""
     _load(driver, address)
     script = f"return !document.getElementById('{first_paint.ID}')"
     wait_until(lambda: driver.execute_script(script), READY_S, f"the elements of {address}")
@@ -214,7 +214,7 @@ def _server_percent(driver: Any, url: str) -> float:
 
 
 def _searches(driver: Any, url: str, nics: int, count: int) -> list[float]:
-    """Return the times until results are drawn, ms, of `count` different queries, at most `nics`."""
+    """Return the times, ms, until the results of `count` different queries, at most `nics`, are drawn."""
     _mounted(driver, f"{url}fabric")
     queries = [f"h{1 + number * nics // count}/eth1" for number in range(count)]
     return [float(driver.execute_async_script(SEARCH, query)) for query in queries]
@@ -280,10 +280,10 @@ def _live_page(nics: int, progress: Progress) -> Iterator[tuple[str, multiproces
 
 
 def _publish(bootstrap: str, records: Sequence[Record], has_begun: Any, late_s: Any) -> None:
-    """Publish records again and again for `LIVE_S`, with the times at which they are published.
+    """Publish records repeatedly for `LIVE_S`, with the times at which they are published.
 
     `has_begun` is set when publishing has caught up with the present. From then on `late_s` gets the longest
-    time by which a record was late, s.
+    delay of a record, s.
     """
     rounds, first_ns = LIVE_S // PERIOD_S, records[0].at_ns
     sample = records[::20]

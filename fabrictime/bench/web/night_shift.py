@@ -1,8 +1,8 @@
 """Measures whether the first screen of the tab Now names place, kind and job of an incident.
 
-Twenty incidents are drawn, five of them quiet, and run on a simulated fleet with a job. A script that sees
-nothing but the text on the first screen at 1440 x 900 gives the first incident in the list, or that nothing
-is wrong. An answer is right if kind, place and job are those of the fault. The job counts if its flows
+Twenty incidents are drawn, five of them without a fault, and run on a simulated fleet with a job. A script
+reads only the text on the first screen at 1440 x 900. It answers with the first incident in the list, or that
+no fault exists. An answer is right if kind, place and job are those of the fault. The job counts if its flows
 crossed the link, or ran on the host, when the fault began.
 """
 
@@ -114,7 +114,7 @@ def draw(seed: int) -> list[Case]:
 
 
 def read(texts: Sequence[str]) -> Answer:
-    """Return what a reader of the first screen answers. Raises ValueError if the screen does not say it."""
+    """Return the answer of a reader of the first screen. Raises ValueError if the screen gives none."""
     severities = [k for k, text in enumerate(texts) if text in ("CRITICAL", "WARNING", "INFO")]
     if not severities:
         if any(text.startswith("Nothing is wrong") for text in texts):
@@ -146,7 +146,7 @@ def _is_at(flow: Flow, case: Case) -> bool:
 
 
 def is_right(case: Case, answer: Answer, jobs: set[str]) -> bool:
-    """Return whether an answer names the fault; with a job that it concerns, also the job."""
+    """Return whether an answer names the fault and, if the fault concerns a job, that job."""
     nodes = set(re.findall(r"(?:leaf|spine|h)\d+", answer.where))
     return answer.title == case.title and set(case.nodes) <= nodes and jobs <= answer.jobs
 
@@ -167,7 +167,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _answers(cases: Sequence[Case]) -> Iterator[tuple[Case, Answer | str, set[str]]]:
-    """Yield each case with its answer, or the reason why there is none, and the jobs concerned."""
+    """Yield each case with its answer, or the reason for its lack, and the jobs concerned."""
     with closing(BrowserReader("")) as browser:
         metrics = {"width": 1440, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -195,7 +195,7 @@ def _answers(cases: Sequence[Case]) -> Iterator[tuple[Case, Answer | str, set[st
 
 
 def _settled(driver: Any) -> list[str]:
-    """Return the first screen once the page shows the moment."""
+    """Return the texts of the first screen once the page shows the selected moment."""
     wait_until(lambda: driver.execute_script(SHOWS_MOMENT), READY_S, "the tab Now")
     seen: list[str] = driver.execute_script(FIRST_SCREEN)
     return seen

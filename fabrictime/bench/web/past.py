@@ -1,8 +1,8 @@
-"""Measures how long the page takes to show the map at a random moment of a recorded past of 1,024 NICs.
+"""Measures the time until the page shows the map at a random moment of a recorded past of 1,024 NICs.
 
 The operators make ten seconds of records with a dead link and a job, which are repeated with later times. The
-time runs from the reader's choice until Chromium has drawn the map of that moment. No moment is asked for
-twice, and the first one, which reads the records of all links once, counts too.
+time runs from the reader's choice until Chromium has drawn the map of that moment. Each moment is chosen only
+once; the first one, for which the page reads the records of all links, counts too.
 """
 
 from __future__ import annotations

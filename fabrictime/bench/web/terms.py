@@ -1,4 +1,4 @@
-"""Counts visible words of the page that neither plain English nor the glossary has.
+"""Counts visible words of the page that are in neither a list of plain English nor the glossary.
 
 Chromium shows all tabs of a simulated fleet before, during and after an incident. Names of objects, units and
 commands do not count. A title that appears under the mouse counts.
@@ -67,7 +67,7 @@ def terms_in(text: str) -> Iterator[str]:
 
 
 def unexplained(texts: Iterable[str], english: set[str], glossary: set[str]) -> dict[str, str]:
-    """Return the words that are in neither list, each with a text in which it stands."""
+    """Return the words that are in neither list, each with a text that contains it."""
     missing: dict[str, str] = {}
     for text in texts:
         for term in terms_in(text):
@@ -97,7 +97,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def visible_texts(moments_s: Iterable[float]) -> list[str]:
-    """Return the texts of all tabs at these moments of a fleet with a job, a grey and a dead link."""
+    """Return the texts of all tabs at `moments_s` of a fleet with a job, a grey and a dead link."""
     settings = SimSettings(
         nics=8,
         jobs=(JobSettings(name="train", nics=8, bytes=2e8, compute_ms=20),),

@@ -1,6 +1,6 @@
-"""Scores all answers about incidents: the share that is right, calibration of confidence, and changes.
+"""Scores all answers about incidents: the share of right answers, calibration of confidence, and changes.
 
-A reader sees the newest published diagnosis. So an answer is the diagnosis that holds at a second.
+A reader sees the newest published diagnosis. So the answer at a second is the newest diagnosis by then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONSTANT_S: Final = 5.0
 
 
 class Answer(NamedTuple):
-    """The answer that holds at a second after an incident's begin."""
+    """The newest diagnosis at a second after an incident's begin, and whether it is right."""
 
     confidence: float
     is_right: bool
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 def answers_by_second(
     diagnoses: Sequence[tuple[int, Diagnosis]], begin_ns: int, end_ns: int
 ) -> list[tuple[float, Diagnosis]]:
-    """Return the diagnosis that holds at each second from `FROM_S` on, with its time, s after the begin."""
+    """Return the newest diagnosis at each second from `FROM_S` on, with its time, s after the begin."""
     answers: list[tuple[float, Diagnosis]] = []
     for at_ns in range(begin_ns + FROM_S * NS_PER_S, end_ns + 1, NS_PER_S):
         newest = next((record for read_ns, record in reversed(diagnoses) if read_ns <= at_ns), None)
@@ -45,10 +45,10 @@ def answers_by_second(
 def changes_per_minute(
     diagnoses: Sequence[tuple[int, Diagnosis]], are_right: Sequence[bool], begin_ns: int, end_ns: int
 ) -> float:
-    """Return how often verdict or subject changed each minute while the fault was constant.
+    """Return how often per minute verdict or subject changed while the fault was constant.
 
-    `are_right`: whether each diagnosis is. The change to the first right one does not count, if it comes
-    before answers are scored.
+    `are_right` has whether each diagnosis is right. The change to the first right diagnosis does not count if
+    it comes before answers are scored.
     """
     since_ns, scored_ns = begin_ns + int(CONSTANT_S * NS_PER_S), begin_ns + FROM_S * NS_PER_S
     causes = [(read_ns, record["verdict"], record["subject"]) for read_ns, record in diagnoses]
@@ -62,7 +62,7 @@ def changes_per_minute(
 
 
 def calibration(answers: Sequence[Answer]) -> list[tuple[float, float, int]]:
-    """Return mean confidence, share of right answers and count of each bin, by rising confidence."""
+    """Return (mean confidence, share of right answers, count) of each bin, by rising confidence."""
     if not answers:
         return []
     ordered = sorted(answers, key=lambda answer: answer.confidence)
@@ -85,8 +85,10 @@ def calibration_error(answers: Sequence[Answer]) -> float:
 
 
 def auroc(answers: Sequence[Answer]) -> float:
-    """Return the chance that a right answer is surer than a wrong one, ties half (Mann and Whitney 1947);
-    NaN without one of either kind."""
+    """Return the chance that a right answer has more confidence than a wrong one (Mann and Whitney 1947).
+
+    Ties count half; the result is NaN without right or without wrong answers.
+    """
     right = np.array([answer.confidence for answer in answers if answer.is_right])
     wrong = np.array([answer.confidence for answer in answers if not answer.is_right])
     if not len(right) or not len(wrong):

@@ -122,7 +122,7 @@ def _spread(sim: Simulation, rng: Rng) -> None:
     """Choose routes on which no two flows meet at the same time, if possible, so that the job is healthy.
 
     Flows of different phases of an operation do not send at the same time. The connections of one NIC share
-    its port evenly, as its scheduler does.
+    its port evenly, by the NIC's scheduler.
     """
     load = np.zeros((1, sim.fleet.links))
     for job in sim.jobs.jobs:
@@ -226,7 +226,7 @@ def _whole(
 
 
 def _collide(sim: Simulation, rng: Rng, flows: Sequence[SimFlow], link: int) -> None:
-    """Move flows onto routes over a link, where they have such routes."""
+    """Move those flows that can cross a link onto routes over this link."""
     for flow in flows:
         for port in rng.integers(49_152, 65_536, 60).tolist():
             if link in sim.fleet.paths(flow.source, flow.destination, port, FLOW_PORT).of(0):

@@ -1,6 +1,6 @@
-"""Plants incidents beside real MPI jobs on a running fabric, and asks `fabrictime explain` for their cause.
+"""Plants incidents beside real MPI jobs on a running fabric, and runs `fabrictime explain` for their cause.
 
-Each incident runs a job of its own, so that no incident spoils the connections of the next one.
+Each incident has a separate job, so that no incident affects the connections of the next one.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class JobFabric:
         return _output([*enter_command(self._fabric["pid"]), "nsenter", f"--net={netns}", *command])
 
     def wait_ready(self, limit_s: float) -> None:
-        """Wait until all processes are ready and all clocks synchronised. Raises CannotRun."""
+        """Wait until all processes are ready and all clocks SYNCED. Raises CannotRun."""
         if wait_for(self._is_ready, limit_s, POLL_S) is None:
             raise CannotRun(f"fabric: not ready within {limit_s:g} s")
 
@@ -133,7 +133,7 @@ class JobFabric:
         return bool(clocks) and all(clock["state"] == "SYNCED" for clock in clocks)
 
     def explain(self, job: str) -> dict[str, Any] | None:
-        """Return the newest diagnosis of a job; None before the first."""
+        """Return the newest diagnosis of a job; None before the first diagnosis."""
         try:
             answer: dict[str, Any] = json.loads(self.command("explain", job, "--since", "2m", "--json"))
         except CannotRun:
@@ -178,7 +178,7 @@ class JobFabric:
         return " ".join(self.inside(host, "cat", f"/proc/sys/net/ipv4/{name}").split())
 
     def wait_good(self, job: MpiJob, limit_s: float = START_S) -> None:
-        """Wait until a job has run for a while, and has a diagnosis."""
+        """Wait until a job has run for a while and has a diagnosis."""
         job.wait_iterations(10, limit_s)
         time.sleep(GOOD_S)
         if wait_for(lambda: self.explain(job.name), limit_s - GOOD_S, POLL_S) is None:
@@ -202,8 +202,10 @@ class Incident:
     tenant: str | None = None
 
     def run(self, fabric: JobFabric) -> Explained:
-        """Plant the incident and ask until the answer is right, for at most `FOUND_S`; without a fault, for
-        all of it."""
+        """Plant the incident and run `explain` until its answer is right, for at most `FOUND_S`.
+
+        Without a fault, run it for all of `FOUND_S`.
+        """
         explained = Explained(self.name)
         with ExitStack() as stack:
             subject = stack.enter_context(contextmanager(self.plant)(fabric, None)) if self.before else ""
@@ -269,7 +271,7 @@ def _collision(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
 
 
 def _slow_host(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
-    """Give a host TCP buffers for only one packet, as a wrong setting would."""
+    """Limit a host's TCP buffers to one packet, as a wrong setting would."""
     host = HOSTS[2]
     former = {name: fabric.kernel(host, name) for name in ("tcp_rmem", "tcp_wmem")}
     for name in former:
@@ -282,7 +284,7 @@ def _slow_host(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
 
 
 def _pacing(fabric: JobFabric, job: MpiJob | None) -> Iterator[str]:
-    """Give the job's tenant a slice far below its need."""
+    """Give the job's tenant a bandwidth slice far below its need."""
     fabric.command("config", "set", "mode=ACT", "allowed_actions=SLICE", "slice.red=250k:500k")
     try:
         yield ""

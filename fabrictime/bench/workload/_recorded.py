@@ -1,7 +1,7 @@
-"""Records what the diagnosis reads of a simulated incident, and replays it without the simulation.
+"""Records the diagnosis's input of a simulated incident, and replays it without the simulation.
 
 Nearly all of an incident's processor time is the fleet's. A recorded incident is diagnosed again in a second,
-for the fit of the evidence's weights and for a comparison of two versions.
+to fit the evidence's weights and to compare two versions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Logged(NamedTuple):
 
 @dataclass(slots=True)
 class Recording:
-    """The log of one incident as the diagnosis reads it, and the truth about it."""
+    """The log of one incident, reduced to the diagnosis's topics, and the truth about the incident."""
 
     incident: Incident
     shard: str
@@ -66,7 +66,7 @@ class Recording:
 
     @staticmethod
     def load(path: Path) -> Recording:
-        """Read a recording that `save` wrote. Only files of one's own: they can run code."""
+        """Read a recording that `save` wrote. The file must be trusted, since loading can run code."""
         recording = pickle.loads(zlib.decompress(path.read_bytes()))  # noqa: S301
         if not isinstance(recording, Recording):
             raise TypeError(f"{path}: {type(recording).__name__}, expected a Recording")
@@ -107,8 +107,7 @@ def record(kind: str, seed: int, *, ranks: int, warm_s: float, length_s: float) 
 
 
 def replay(recording: Recording) -> Iterator[tuple[int, Diagnosis]]:
-    """Diagnose a recorded incident again; yield each published diagnosis of the job with the time, ns, from
-    which it can be read."""
+    """Diagnose a recorded incident again; yield each diagnosis of the job with its publication time, ns."""
     runner = SimRunner(
         [DiagnosisStage()],
         recording.start_ns,

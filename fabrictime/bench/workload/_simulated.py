@@ -27,7 +27,7 @@ TOPICS: Final = (*FLEET_TOPICS, DECISIONS)
 class Pipeline:
     """The pipeline of one fleet with the stages that the diagnosis needs; it yields diagnoses of `job`.
 
-    Without `diagnoses` it only makes what the diagnosis reads.
+    Without `diagnoses` it only makes the diagnosis's input records.
     """
 
     def __init__(self, sim: Simulation, job: str, *, diagnoses: bool = True) -> None:
@@ -46,8 +46,7 @@ class Pipeline:
         self._pipeline.runner.tap = tap
 
     def advance(self, seconds: float) -> Iterator[tuple[int, Diagnosis]]:
-        """Advance simulated time; yield each published diagnosis with the time, ns, from which it can be
-        read."""
+        """Advance simulated time; yield each diagnosis with its publication time, ns."""
         for _ in range(round(seconds * NS_PER_S / TICK_NS)):
             for at_ns, output in self._pipeline.tick():
                 if output.topic is DIAGNOSES and output.key == self._job:

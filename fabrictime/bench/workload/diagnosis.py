@@ -1,7 +1,7 @@
 """Measures the diagnosis of simulated jobs over incidents of all kinds, drawn at run time.
 
-Each incident runs a fleet of its own through the pipeline's operators, in simulated time. By hand:
-`python -m fabrictime.bench.workload.diagnosis KIND SEED` repeats one and shows its verdicts.
+Each incident has its own fleet and passes the pipeline's operators, in simulated time. To repeat one and
+print its verdicts: `python -m fabrictime.bench.workload.diagnosis KIND SEED`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Asked(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """An incident that was run, and the verdicts on it."""
+    """The results of one incident: its verdicts and their scores."""
 
     kind: str
     seed: int
@@ -95,7 +95,7 @@ class Outcome:
 def is_right(incident: Incident, diagnosis: Diagnosis, slowdown: float) -> bool:
     """Return whether a diagnosis names the incident's cause and its place.
 
-    If the fault does not slow the job down, HEALTHY is right as well.
+    If the fault does not slow the job down, HEALTHY also counts as right.
     """
     harmless = slowdown < HARMLESS and incident.is_network is not False
     if diagnosis["verdict"] == Verdict.HEALTHY and harmless:
@@ -139,7 +139,7 @@ def run_incident(case: Asked) -> Outcome:
 
 @contextmanager
 def _timed_evaluations() -> Iterator[list[int]]:
-    """Return a list to which each evaluation of a job adds its processor time, ns; reading is apart."""
+    """Yield a list that gets the processor time, ns, of each evaluation of a job, without reading."""
     times_ns: list[int] = []
     namespace = vars(inputs)
 
@@ -322,7 +322,7 @@ def figures(outcomes: Sequence[Outcome], first: int) -> dict[str, Value]:
 
 
 def _large(outcomes: Sequence[Outcome]) -> dict[str, Value]:
-    """Return the processor time of an evaluation, one each second, of jobs with `LARGE_RANKS` ranks."""
+    """Return the processor time of one evaluation, at one per second, for jobs with `LARGE_RANKS` ranks."""
     if not outcomes:
         return {"evaluate_256_ranks_ms": Missing("no job of 256 ranks was run, as with --quick")}
     share = sum(outcome.cpu_s / (WARM_S + outcome.length_s) for outcome in outcomes) / len(outcomes)
@@ -339,7 +339,7 @@ def _curve(answers: Sequence[Answer]) -> str:
 
 
 def _lasting(outcomes: Sequence[Outcome]) -> dict[str, Value]:
-    """Return the share of long incidents whose right verdict came in time and lasted until the end."""
+    """Return the share of long incidents whose right verdict came in time and persisted until the end."""
     if not outcomes:
         return {}
     lost = [

@@ -1,7 +1,7 @@
 """Measures the time of `fabrictime explain` for a job of 256 ranks with an hour of diagnoses in the log.
 
-The log is the embedded one, with the records of other jobs beside. The time is that of the whole command, as
-a user calls it: start of the interpreter, reading, text. It is the worst of several calls.
+The embedded log also holds records of other jobs. The time is that of the whole command for a user: start of
+the interpreter, reading, text. The figure is the worst of several calls.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _call(address: str) -> float:
 
 
 def _fill(address: str, seconds: int) -> int:
-    """Write the records of all jobs; return the total bytes of those of the explained job."""
+    """Write the records of all jobs; return the total bytes of the explained job's records."""
     from schemas.kafka.producer import load_producer
 
     producer = load_producer(address, {"linger.ms": 20})

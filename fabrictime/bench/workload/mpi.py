@@ -72,7 +72,7 @@ class Drain:
         self._selector.register(connection, selectors.EVENT_READ, partial(self._receive, connection))
 
     def _receive(self, connection: socket.socket) -> None:
-        """Take a segment, or finish one whose process has ended."""
+        """Receive a segment from a new process, or finish one whose process has ended."""
         with contextlib.suppress(ConnectionError):
             received = receive_descriptor(connection, 64)
             if received is not None and received[1] is not None:
@@ -158,7 +158,7 @@ def _is_networks(result: Explained) -> bool:
 
 
 def _explained(progress: Progress, fabric: JobFabric, incident: Incident, number: int) -> Explained:
-    """Run one incident; one that cannot run counts as wrongly diagnosed."""
+    """Run one incident; an incident that cannot run counts as wrongly diagnosed."""
     progress(f"mpi: {incident.name}, run {number + 1}")
     try:
         result = incident.run(fabric)

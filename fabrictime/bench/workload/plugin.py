@@ -1,7 +1,7 @@
 """Measures the NCCL profiler plugin: cost of a call, events lost, and the error of measured waits.
 
-`nccl-replay` loads the plugin and makes the calls of NCCL for rings of transfers. `nccl-split` does so
-in simulated time, where the true waits are known.
+`nccl-replay` loads the plugin and makes the calls of NCCL for rings of transfers. `nccl-split` makes the
+calls in simulated time, where the true waits are known.
 """
 
 from __future__ import annotations

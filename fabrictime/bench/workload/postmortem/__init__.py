@@ -39,7 +39,7 @@ COMMAND_LINE: Final = "fabrictime.commands.cli"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer about one folder."""
+    """The product's answer about one folder, with the truth."""
 
     name: str
     """Seed, number and kind of the incident, with the format."""
@@ -65,7 +65,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def run(seed: int, count: int, progress: Progress) -> list[Result]:
-    """Draw incidents, write their folders, and return the product's answers; print each that is wrong."""
+    """Draw incidents, write their folders, and return the product's answers; print each wrong answer."""
     progress(f"postmortem: seed {seed}, {count} incidents")
     drawn = kinds(Random(seed), count)  # noqa: S311  # a drawn incident is no secret
     results: list[Result] = []
@@ -82,7 +82,7 @@ def run(seed: int, count: int, progress: Progress) -> list[Result]:
 
 
 def explain(argument: tuple[int, int, str]) -> list[Result]:
-    """Return the answers about one incident: seed, number, kind."""
+    """Return the answers about one incident, given (seed, number, kind)."""
     seed, number, kind = argument
     rng = Random(f"{seed}/{number}")  # noqa: S311
     run = simulate(rng, draw_incident(rng, kind))
@@ -98,7 +98,7 @@ def explain(argument: tuple[int, int, str]) -> list[Result]:
 def _answer(path: Path) -> dict[str, Any]:
     """Return the product's answer about a folder; a crash or no JSON is an answer without a verdict.
 
-    Exit code 2 is UNKNOWN: no file has a known form, such as a program's log without a line of PyTorch.
+    Exit code 2 means UNKNOWN: no file has a known format, such as a program's log without a line of PyTorch.
     """
     code, output, errors = _call(["explain", "--folder", str(path), "--json"])
     try:

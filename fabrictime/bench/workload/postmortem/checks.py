@@ -1,4 +1,4 @@
-"""Writes the outputs that an operator adds: nccl-tests between hosts, and Slurm's accounting."""
+"""Writes the outputs that an operator supplies: nccl-tests between hosts, and Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BATCH_ENDS: Final = {
 
 
 def nccl_tests(folder: Path, run: Run, rng: Random) -> None:
-    """Write an all_reduce_perf output for each pair of hosts; not all pairs if there are many."""
+    """Write an all_reduce_perf output for each pair of hosts, or for a sample of pairs if there are many."""
     pairs = list(combinations(run.job.hosts, 2))
     if len(run.job.hosts) > 4:
         ring = list(zip(run.job.hosts, (*run.job.hosts[1:], run.job.hosts[0]), strict=True))
@@ -84,7 +84,7 @@ def _test(run: Run, rng: Random, pair: tuple[Host, ...], old: bool) -> Iterator[
 
 
 def slurm(folder: Path, run: Run, rng: Random) -> tuple[str, bool]:
-    """Write `sacct -P` of the job; return the job's state, and whether each host has a step of its own."""
+    """Write `sacct -P` of the job; return the job's state, and whether each host has a separate step."""
     job = run.job
     steps_by_host = rng.random() < 0.4
     lasted_s = run.end_s - job.began_s
@@ -130,7 +130,7 @@ def _rows(run: Run, state: str, code: str, steps_by_host: bool) -> Iterator[tupl
 
 
 def _hostlist(hosts: Hosts) -> str:
-    """Return the names in Slurm's short form."""
+    """Return the host names as a Slurm hostlist expression."""
     prefix = hosts[0].name.rstrip("0123456789")
     numbers = ",".join(host.name.removeprefix(prefix) for host in hosts)
     return f"{prefix}[{numbers}]" if len(hosts) > 1 else hosts[0].name

@@ -62,7 +62,7 @@ class Incident:
 
     @property
     def cause(self) -> str:
-        """The first part of the kind."""
+        """The cause of the incident, which is the first part of its kind."""
         return self.kind.partition("_")[0]
 
     @property
@@ -83,7 +83,7 @@ class Incident:
 
 
 def kinds(rng: Random, count: int) -> list[str]:
-    """Return `count` kinds in random order, each as often as its share demands."""
+    """Return `count` kinds in random order, in proportion to their shares."""
     weighted = [kind for kind, percent in SHARES.items() for _ in range(percent)]
     rng.shuffle(weighted)
     repeated = [kind for kind in weighted for _ in range(-(-count // len(weighted)))]

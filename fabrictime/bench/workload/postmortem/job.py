@@ -1,4 +1,4 @@
-"""Describes a small training job: hosts with own clocks, NICs, process groups, and a step's program."""
+"""Describes a small training job: hosts with separate clocks, NICs, process groups, and a step's program."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Job:
         return rank % len(self.hosts[0].ranks)
 
     def pid(self, rank: int) -> int:
-        """Return the process of a rank."""
+        """Return the process id of a rank."""
         return self.host(rank).pids[self.local(rank)]
 
     def nic(self, rank: int) -> str:
@@ -109,7 +109,7 @@ class Job:
         return f"{self.host(rank).name}/{self.host(rank).nics[self.local(rank)]}"
 
     def groups_of(self, rank: int) -> list[Group]:
-        """Return the groups with that rank; a place in the list is PyTorch's id of the group in a process."""
+        """Return the groups that contain a rank; the list index is PyTorch's id of the group in a process."""
         return [group for group in self.groups if rank in group.ranks]
 
 

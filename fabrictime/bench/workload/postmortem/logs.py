@@ -36,7 +36,7 @@ COMPLETION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a log, at a true time, of a rank or of AGENT or SRUN on a host."""
+    """A line of a log at a true time, written by a rank, by the AGENT or by SRUN on a host."""
 
     at_s: float
     host: Host
@@ -63,7 +63,7 @@ def write_logs(
 
 
 def _file(run: Run, line: Line, layout: Layout, attempt: str) -> str:
-    """Return the file of a line."""
+    """Return the name of the file that contains a line."""
     host = line.host.name
     if layout == "one":
         return f"slurm-{run.job.number}.out"
@@ -109,7 +109,7 @@ def _starts(run: Run, rng: Random, rank: int, hashes: dict[Group, int]) -> Itera
 
 
 def _network(run: Run, rank: int) -> tuple[str, list[str], bool]:
-    """Return the network of a rank's NCCL, the host's NICs that it found, and whether GPUDirect works."""
+    """Return the network of a rank's NCCL, the host's NICs that NCCL found, and whether GPUDirect works."""
     incident, host = run.incident, run.job.host(rank)
     nics = list(host.nics)
     affected = host.ranks[0] in incident.ranks
@@ -173,7 +173,7 @@ def _communicator(run: Run, rank: int, group: Group, address: str, number: int) 
 
 
 def _ring(job: Job, group: Group, channel: int) -> list[int]:
-    """Return the ranks of a ring: host after host, and within a host from another rank on in each channel."""
+    """Return the ranks of a ring, host after host; within a host, each channel begins at another rank."""
     ring = []
     for host in job.hosts:
         members = [rank for rank in host.ranks if rank in group.ranks]
@@ -199,7 +199,7 @@ def _channel(run: Run, rank: int, group: Group, channel: int, ring: list[int]) -
 
 
 def _errors(run: Run, rng: Random) -> Iterator[Line]:
-    """Yield the errors of the dead ranks' neighbours: of the proxy on the same host, of the NIC elsewhere."""
+    """Yield the errors of the dead ranks' neighbours: of the proxy on the same host, else of the NIC."""
     job, lost = run.job, run.dead[0]
     host = job.host(lost)
     at_s = (run.stop_s or 0) + 0.2

@@ -139,7 +139,7 @@ def _waits(run: Run) -> dict[int, Entry]:
 
 
 def _timeouts(run: Run, rng: Random) -> Iterator[Line]:
-    """Yield the watchdog's lines of a hang: timeouts of ranks that wait, a signal to those that do not."""
+    """Yield the watchdog's lines of a hang: timeouts of waiting ranks, a signal to the other ranks."""
     job, waits = run.job, _waits(run)
     first = min(waits, key=lambda rank: waits[rank].begin_s or 0)
     signal_s = (waits[first].begin_s or 0) + TIMEOUT_S + rng.uniform(0.3, 1)

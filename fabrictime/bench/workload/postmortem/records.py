@@ -61,7 +61,7 @@ def _store(path: Path, content: bytes, compress: bool, at_s: float) -> None:
 
 
 def flight_recorder(folder: Path, run: Run, rng: Random, missing: set[int], as_json: bool) -> bool:
-    """Write a dump per rank that lives and is not missing; return whether the dumps have durations."""
+    """Write a dump for each rank that lives and is not missing; return whether the dumps have durations."""
     timing = rng.random() < 0.75
     world_only = run.job.tensor == run.job.stages == 1
     torchcomms = world_only and not as_json and rng.random() < 0.3
@@ -149,7 +149,7 @@ def _record(
 
 
 def _title(entry: Entry) -> str:
-    """Return PyTorch's name of a call; a transfer's has the ranks within the group."""
+    """Return PyTorch's name of a call; the name of a transfer has the ranks within the group."""
     if entry.kind not in ("send", "recv"):
         return entry.kind
     group = entry.operation.call.group
@@ -175,7 +175,7 @@ def _status(entries: list[Entry], group: Group, as_json: bool) -> dict[str, int 
 
 
 def _as_torchcomms(dump: dict[str, Any], run: Run) -> dict[str, Any]:
-    """Return a dump in the form of torchcomms' hook: no status, ranks without brackets, no frames."""
+    """Return a dump in the format of torchcomms' hook: no status, ranks without brackets, no frames."""
     for config in dump["pg_config"].values():
         config["ranks"] = ",".join(str(rank) for rank in run.job.world.ranks)
     for record in dump["entries"]:
@@ -185,7 +185,7 @@ def _as_torchcomms(dump: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 def inspector(folder: Path, run: Run, rng: Random, missing: set[int]) -> None:
-    """Write the Inspector's lines of each process; a dead process lost those of its last interval."""
+    """Write the Inspector's lines of each process; a dead process lost the lines of its last interval."""
     revision = f"{rng.getrandbits(36):09x}"
     transfers = rng.random() < 0.5
     hashes = {group: f"0x{rng.getrandbits(60):x}" for group in run.job.groups}
@@ -225,7 +225,7 @@ def _inspected(entry: Entry, end_s: float) -> tuple[str, dict[str, Any]]:
 
 
 def kineto(folder: Path, run: Run, rng: Random, missing: set[int]) -> None:
-    """Write a trace of the profiler for each rank: the last whole steps before the incident's end."""
+    """Write a trace of the profiler for each rank: the last complete steps before the incident's end."""
     naming, compress = rng.randrange(3), rng.random() < 0.4
     base_s = rng.choice((0.0, 1_730_000_000.0))
     for rank in sorted(set(run.job.world.ranks) - missing):

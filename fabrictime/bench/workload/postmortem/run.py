@@ -148,7 +148,7 @@ class _Simulator:
             self._clocks[rank] = operation.end_s
 
     def _stop(self, step: int) -> None:
-        """Take the culprits out of the program, unless they enter with a call of their own."""
+        """Remove the culprits from the program, unless they enter a different call of their own."""
         incident = self._incident
         self._run.stop_s = max(self._clocks[rank] for rank in incident.ranks)
         if incident.deviant is None:
@@ -195,7 +195,7 @@ class _Simulator:
 
 
 def bus_scale(call: Call) -> float:
-    """Return the bytes that a rank sends over the bytes of the call, as nccl-tests counts them."""
+    """Return the bus bytes that a rank sends per byte of the call, as nccl-tests counts them."""
     size = len(call.ranks)
     return {"all_reduce": 2 * (size - 1) / size, "send": 1.0}.get(call.kind, (size - 1) / size)
 

@@ -1,7 +1,7 @@
-"""States which answers are right about a folder: the cause, and all that a careful reader can see in it.
+"""Defines the right answers about a folder: the cause, and all verdicts that a careful reader can infer.
 
 The truth is fixed by the incident and by the files in the folder, never by an answer. The right verdict with
-the right culprit is right in every folder, even where few could see it.
+the right culprit is right in every folder, even where few readers could infer it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Culprits:
     count: int = 1
 
     def right(self, names: Collection[str]) -> bool:
-        """Return whether these names are right; groups and rails may be named beside."""
+        """Return whether a set of names is right; additional groups and rails are permitted."""
         subjects = {name for name in names if name.partition(" ")[0] in ("rank", "host", "nic")}
         enough = not self.needed or len(subjects & self.needed) >= self.count
         if self.count > 1:
@@ -51,7 +51,7 @@ Truth = Mapping[str, Culprits]
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The contents of a folder beside the incident."""
+    """Describes the files of an incident's folder."""
 
     form: str
     missing: frozenset[int] = frozenset()
@@ -100,12 +100,12 @@ def _with_true(shown: dict[str, Culprits], verdict: str, true: Culprits) -> Trut
 
 
 def _nothing(*others: str, only: str = "") -> dict[str, Culprits]:
-    """Return verdicts without culprits; without `only`, those of a folder in which nothing is to be seen."""
+    """Return verdicts without culprits; without `only`, the verdicts of a folder that shows no fault."""
     return dict.fromkeys([only, *others] if only else NO_CAUSE, Culprits())
 
 
 def _subjects(run: Run, ranks: Iterable[int]) -> frozenset[str]:
-    """Return all names of ranks: themselves, their hosts and NICs."""
+    """Return all names that denote ranks: the ranks, their hosts and their NICs."""
     names = set[str]()
     for rank in ranks:
         names |= {f"rank {rank}", f"host {run.job.host(rank).name}", f"nic {run.job.nic(rank)}"}
@@ -135,7 +135,7 @@ def _true(run: Run) -> Culprits:
 
 
 def _plain(folder: Folder, run: Run) -> bool:
-    """Return whether a folder of a job without a fault has enough in it to call the job healthy."""
+    """Return whether a folder of a job without a fault has enough evidence to call the job healthy."""
     enough = {"nccl-tests": len(run.job.hosts) > 2, "nccl-inspector": True, "kineto": True}
     return enough.get(folder.form, folder.form.startswith("flight") and folder.timing) and not folder.missing
 
@@ -156,7 +156,7 @@ def _stopped(run: Run, folder: Folder) -> dict[str, Culprits]:
 
 
 def _dumps(run: Run, missing: Collection[int]) -> dict[str, Culprits]:
-    """Return the verdicts that show in the dumps of the ranks that are there."""
+    """Return the verdicts that show in the dumps of the ranks that are not missing."""
     incident, group = run.incident, run.incident.stop_group
     assert group is not None  # noqa: S101  # the job stopped
     present = [rank for rank in group.ranks if rank not in missing]
@@ -236,7 +236,7 @@ def _straggler(run: Run, folder: Folder) -> dict[str, Culprits]:
 
 
 def _slow_network(run: Run, folder: Folder) -> dict[str, Culprits]:
-    """Return the verdicts that show of slow transfers, and of the network that NCCL used."""
+    """Return the verdicts that show from slow transfers, and from the network that NCCL used."""
     fallback = run.incident.verdict == "FALLBACK"
     if folder.form == "nccl-debug-log":
         blind = folder.missing.issuperset(run.incident.ranks) or not fallback
@@ -270,14 +270,14 @@ def _slow_groups(run: Run) -> tuple[Culprits, dict[str, Culprits]]:
 
 
 def _combined(truths: list[Truth]) -> Truth:
-    """Return the truth of a folder of several formats: those that show a cause decide."""
+    """Return the truth of a folder of several formats: the formats that show a cause decide."""
     definite = [each for each in truths if not set(each) & set(NO_CAUSE)] or truths
     verdicts = set(definite[0]).intersection(*definite[1:]) or set().union(*definite)
     return {verdict: _either([each[verdict] for each in definite if verdict in each]) for verdict in verdicts}
 
 
 def _either(rules: list[Culprits]) -> Culprits:
-    """Return a rule that holds wherever one of these does."""
+    """Return a rule that holds wherever one of `rules` holds."""
     empty = frozenset[str]()
     needed = (
         empty if any(not rule.needed for rule in rules) else empty.union(*(rule.needed for rule in rules))
