@@ -35,6 +35,7 @@ class ClockPanel:
         self._rows: list[ClockRow] = []
         self._series: ClockSeries | None = None
         self._colors: dict[str, int] = {}
+        self._states_note, self._chart_note = READING, ""
         self._pages = PagedClocks(ROWS_PER_PAGE, self._table_row, leaves_space=True)
 
     def build(self, spans: dict[int, str], span: int, choose_span: Callable[[int], None]) -> None:
@@ -44,9 +45,7 @@ class ClockPanel:
                 text("Clocks against fabric time", "ft-title")
                 self.views = toggle(CLOCK_VIEWS, self._metric, self._choose_metric, "clock-view")
                 toggle(spans, span, choose_span, "clock-span")
-            with ui.element("div").classes("ft-sub"):
-                self.note = text(READING, "ft-note", test="clock-note")
-                self.chart_note = text("", "ft-note", test="clock-chart-note")
+            self.note = text(READING, "ft-note", test="clock-note")
             with ui.element("div").classes("ft-clock-body"):
                 self.chart = LiveChart("clocks", empty=NOTHING).classes("ft-fill")
                 self.chart.props("data-testid=clock-chart")
@@ -84,7 +83,8 @@ class ClockPanel:
         note = note or "No clock solved yet."
         if domains > 1:
             note += f" · {domains} domains: clocks of different domains cannot be compared"
-        self.note.set_text(note)
+        self._states_note = note
+        self._show_note()
 
     def show_series(self, series: ClockSeries | None) -> None:
         """Draw the clocks over time."""
@@ -110,8 +110,12 @@ class ClockPanel:
         bold_clock = self._chosen
         if bold_clock is None and self._rows:
             bold_clock = max(self._rows, key=lambda row: row.bound_ns).clock
-        self.chart_note.set_text(frames.clock_note(series, self._metric, bold_clock))
+        self._chart_note = frames.clock_note(series, self._metric, bold_clock)
+        self._show_note()
         self.chart.show(lambda _is_full: frames.clock_frame(series, self._metric, bold_clock))
+
+    def _show_note(self) -> None:
+        self.note.set_text(" · ".join(filter(None, (self._states_note, self._chart_note))))
 
     def _table_row(self, row: ClockRow) -> dict[str, Any]:
         return {

@@ -236,3 +236,27 @@ def test_names_from_the_network_are_shown_and_never_run(
     until("the mode", lambda: "<img src=x" in browser.text("mode"))
     assert browser.js("return window.hacked ?? null") is None
     calm(browser, page)
+
+
+def test_decisions_of_one_fault_differ_and_begin_on_the_first_screen_of_a_phone(
+    fabric: Any, show: Any, browser: Any, until: Any
+) -> None:
+    for number in range(8):
+        subject = fabric.cable(fabric.links()[2 * number])
+        decision = fabric.decision(number, fabric.flow(number, "h1/eth1", "h5/eth1"), f"{subject}/1")
+        fabric.publish(("fabric.decisions", "h1", decision))
+    again = {**fabric.flow(9, "h1/eth1", "h6/eth1"), "source_port": decision["from_path"]}
+    decision = fabric.decision(9, again, f"{subject}/1")
+    fabric.publish(("fabric.decisions", "h1", decision))
+    page = show()
+    until("the decisions", lambda: "9 actions on 8 faults" in browser.text("faults-note"))
+    browser.open(f"{page.url}actions", width=390, height=844)
+    until("on a phone", lambda: "h1/eth1 to h6/eth1" in browser.text("actions"))
+    top, bottom, first, second = browser.js(
+        "const [a, b] = document.querySelectorAll('[data-testid=actions] tbody tr');"
+        "const box = a.getBoundingClientRect(); return [box.top, box.bottom, a.innerText, b.innerText]"
+    )
+    assert 0 < top < bottom <= 844
+    assert first != second
+    assert browser.js("return document.documentElement.scrollWidth") <= 390
+    assert browser.errors() == []
