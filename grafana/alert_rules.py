@@ -1,11 +1,11 @@
-"""Alert rules for Grafana, from the rows of the history.
+"""Alert rules for Grafana, evaluated on rows of the history.
 
-They suit sites with alerts from Grafana. Sites with Prometheus have rules on the processes' metrics.
-`fabrictime notify` sends the product's own alerts without either.
+They suit sites that send alerts from Grafana. Sites with Prometheus have rules on the processes' metrics.
+`fabrictime notify` sends the product's own alerts without Grafana or Prometheus.
 
-Forms: https://grafana.com/docs/grafana/v11.6/alerting/set-up/provision-alerting-resources/file-provisioning/
-and its HTTP API for provisioning. A rule's query returns rows of texts and one number: each row is an alert
-with the texts as its labels, standing while the number is above the threshold.
+Format: https://grafana.com/docs/grafana/v11.6/alerting/set-up/provision-alerting-resources/file-provisioning/
+and Grafana's HTTP API for provisioning. A rule's query returns rows of texts and one number. Each row is an
+alert with the texts as its labels, active while the number is above the threshold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESULTS: Final = queries.newest_results(GRAFANA.rows(tables.AUDIT, time="checke
 
 @dataclass(frozen=True, slots=True)
 class AlertRule:
-    """One rule. `uid`: its identity in Grafana; a second push changes the rule and adds none."""
+    """One alert rule; `uid` identifies it in Grafana, so that a second push updates the rule."""
 
     uid: str
     title: str
@@ -71,7 +71,7 @@ class AlertRule:
         ]
 
     def rule(self) -> dict[str, Any]:
-        """Return the rule in the form that files and API share."""
+        """Return the rule in the common format of Grafana's files and API."""
         return {
             "uid": self.uid,
             "title": self.title,
@@ -164,7 +164,7 @@ RULES: Final = (
 
 
 def group() -> dict[str, Any]:
-    """Return the group of all rules in the form of Grafana's API."""
+    """Return the group of all rules in the format of Grafana's API."""
     return {"title": GROUP, "interval": EVERY_S, "rules": [rule.rule() for rule in RULES]}
 
 

@@ -1,4 +1,4 @@
-"""SQL queries of the dashboard of audits: the newest result of each host and check, and results over time."""
+"""SQL queries of the audit dashboard: the newest result of each host and check, and results over time."""
 
 from __future__ import annotations
 

@@ -36,7 +36,10 @@ DASHBOARDS: Final[Mapping[str, Callable[[], dashboard.Dashboard]]] = {
 
 
 def made(uid: str) -> dict[str, Any]:
-    """Build a dashboard, and return it as values for JSON. Raises KeyError for an unknown uid."""
+    """Build the dashboard with this uid, and return it as values for JSON.
+
+    Raises KeyError for an unknown uid.
+    """
     dashboard_json: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(DASHBOARDS[uid]().build()))
     return dashboard_json
 

@@ -17,9 +17,10 @@ PAGE_URL: Final = "http://127.0.0.1:8480"
 
 
 def read_all(folder: Path | None = None, page_url: str = PAGE_URL) -> dict[str, dict[str, Any]]:
-    """Return the dashboards in a folder by uid, by default those built, with links to a page's address.
+    """Return the dashboards in a folder by uid, by default the built ones, with links to the live page.
 
-    Raises ValueError if the folder has none, or if `page_url` is not http(s)://host.
+    `page_url` is the page's address. Raises ValueError if the folder has no dashboards, or if `page_url` is
+    not http(s)://host.
     """
     parts = urlsplit(page_url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:

@@ -19,9 +19,10 @@ DEFAULT_URL: Final = "http://127.0.0.1:18123"
 
 
 def data_source(url: str, user: str, password: str | None) -> dict[str, Any]:
-    """Return the data source in the form of Grafana's API.
+    """Return the data source in the format of Grafana's API.
 
-    Without a password, Grafana keeps the stored one. Raises ValueError if `url` is not http(s)://host[:port].
+    Without a password, Grafana keeps the stored password. Raises ValueError if `url` is not
+    http(s)://host[:port].
     """
     parts = urlsplit(url)
     try:
@@ -50,7 +51,7 @@ def data_source(url: str, user: str, password: str | None) -> dict[str, Any]:
 
 
 def target(sql: str, ref_id: str, series: bool = False) -> dict[str, Any]:
-    """Return a query in the form in which the plugin stores it. `series`: read as series, else as a table."""
+    """Return a query in the plugin's stored format, read as a time series if `series`, else as a table."""
     return {
         "refId": ref_id,
         "datasource": {"type": PLUGIN, "uid": UID},

@@ -44,7 +44,7 @@ class ClickHouseQuery(variants.Dataquery):
         self.series = series
 
     def to_json(self) -> dict[str, Any]:
-        """Return the query in the form in which the plugin stores it."""
+        """Return the query in the plugin's stored format."""
         return target(self.sql, self.ref_id, self.series)
 
 
@@ -55,12 +55,12 @@ class Query(Builder[ClickHouseQuery]):
         self._query = ClickHouseQuery(sql, ref_id, series)
 
     def build(self) -> ClickHouseQuery:
-        """Return the query."""
+        """Return the built query."""
         return self._query
 
 
 class Marks(Builder[models.AnnotationQuery]):
-    """Builder of marks in all pictures of a dashboard, from rows of time, timeEnd, title, text and tags."""
+    """Builder of annotations in all panels, from rows of time, timeEnd, title, text and tags."""
 
     def __init__(self, name: str, sql: str, color: str) -> None:
         self._query = models.AnnotationQuery(name=name, datasource=SOURCE, enable=True, icon_color=color)
@@ -68,7 +68,7 @@ class Marks(Builder[models.AnnotationQuery]):
         self._query.target = query
 
     def build(self) -> models.AnnotationQuery:
-        """Return the query of the marks."""
+        """Return the query of the annotations."""
         return self._query
 
 
@@ -77,7 +77,7 @@ def _framed(panel: Panel, title: str, doc: str, query: Query, height: int, span:
 
 
 def fixed_color(color: str) -> dashboard.FieldColor:
-    """Return a colour option that gives everything the same colour."""
+    """Return a colour option that gives all values the same colour."""
     return dashboard.FieldColor().mode(models.FieldColorModeId.FIXED).fixed_color(color)
 
 
@@ -89,7 +89,10 @@ def scaled_color() -> dashboard.FieldColor:
 def stat_panel(
     title: str, doc: str, sql: str, unit: str, colors: Mapping[float | None, str] | None = None
 ) -> stat.Panel:
-    """Return a panel with a single figure. `colors`: colour from each value on; blue below all of them."""
+    """Return a panel with a single figure.
+
+    `colors` maps each lower limit to the colour from there on; figures below all limits are blue.
+    """
     steps = [
         models.Threshold(value=value, color=color) for value, color in {None: BLUE, **(colors or {})}.items()
     ]
@@ -120,7 +123,7 @@ def series_panel(title: str, doc: str, sql: str, unit: str, span: int = 12) -> t
 
 
 def colored(panel: Colored, colors: Mapping[str, str]) -> Colored:
-    """Return the panel with a colour for each series. `colors`: colour by the series' name."""
+    """Return the panel with a colour for each series; `colors` maps the series' name to its colour."""
     for name, color in colors.items():
         panel = panel.override_by_name(name, color_override(color))
     return panel
@@ -181,7 +184,7 @@ def heat_panel(title: str, doc: str, sql: str, unit: str, height: int) -> heatma
 
 
 def state_panel(title: str, sql: str, span: int, states: Sequence[tuple[str, str]]) -> statetimeline.Panel:
-    """Return a timeline of states, a row per subject. `states`: (name, colour) of the states 0, 1, ..."""
+    """Return a timeline of states, one row per subject; `states` has (name, colour) of states 0, 1, ..."""
     options = {
         str(number): models.ValueMappingResult(text=name, color=color, index=number)
         for number, (name, color) in enumerate(states)
@@ -200,9 +203,9 @@ def state_panel(title: str, sql: str, span: int, states: Sequence[tuple[str, str
 
 
 def page_link(title: str, path: str) -> Override:
-    """Return the override that links a field's values to the live page, as it was at the range's end.
+    """Return the override that links a field's values to the live page at the end of the time range.
 
-    `path`: the tab with its parameters. `{name}` stands for a column of the same row, `{name:raw}` for a
+    `path` is the tab with its parameters. `{name}` stands for a column of the same row, `{name:raw}` for a
     column that holds parameters.
     """
     address = re.sub(r"\{(\w+)\}", r"${__data.fields.\1:percentencode}", path)
@@ -211,14 +214,15 @@ def page_link(title: str, path: str) -> Override:
 
 
 def hidden() -> Override:
-    """Return the override that hides a column, which only links use."""
+    """Return the override that hides a column which exists only for links."""
     return [models.DynamicConfigValue(id_val="custom.hidden", value=True)]
 
 
 def choice(name: str, label: str, sql: str) -> dashboard.QueryVariable:
-    """Return a dashboard variable: viewers select from the values that `sql` returns; by default all.
+    """Return a dashboard variable with the values that `sql` returns, of which viewers select some or all.
 
-    All is sent as the empty text (see `queries.chosen`), so that a query does not grow with the fleet.
+    The default, all, is sent as the empty text (see `queries.chosen`), so that a query does not grow with the
+    fleet.
     """
     return (
         dashboard.QueryVariable(name)
@@ -235,7 +239,7 @@ def choice(name: str, label: str, sql: str) -> dashboard.QueryVariable:
 
 
 def places() -> tuple[dashboard.QueryVariable, ...]:
-    """Return the variables of rack and rail, which limit the NICs, clocks and links of a dashboard."""
+    """Return the variables for rack and rail, which filter the NICs, clocks and links of a dashboard."""
     return choice("rack", "Rack", queries.RACK_VALUES), choice("rail", "Rail", queries.RAIL_VALUES)
 
 
@@ -246,7 +250,7 @@ def new_dashboard(
     *panels: Builder[models.Panel],
     variables: Sequence[dashboard.QueryVariable] = (),
 ) -> dashboard.Dashboard:
-    """Return a dashboard with these panels, marks, and links to the page and to the other dashboards."""
+    """Return a dashboard with these panels, annotations, and links to the page and the other dashboards."""
     board = (
         dashboard.Dashboard(title)
         .uid(uid)

@@ -1,9 +1,9 @@
-"""Puts data source, dashboards and alert rules into a Grafana server that runs elsewhere.
+"""Puts data source, dashboards and alert rules into an existing Grafana server.
 
-It takes the server's address and a token or user, and returns a line for each thing that it puts there. Data
-source, folder and dashboards have fixed uids, so that another run updates them and adds no copies.
+It needs the server's address and a token or user, and returns a line of text for each object. Data source,
+folder and dashboards have fixed uids, so that another run updates them and adds no copies.
 
-grafana-api supports data sources by number only. A request that it lacks is sent by its session, with its
+grafana-api supports data sources by number only. Requests that grafana-api lacks use its session, with its
 authentication and errors.
 """
 
@@ -50,13 +50,13 @@ def push(
 ) -> list[str]:
     """Create or update the data source, a folder and all dashboards. Returns a line of text for each.
 
-    `page_url`: the live page in the viewer's browser. `has_rules`: also the alert rules.
+    `page_url` is the live page's address for viewers' browsers; with `has_rules`, push the alert rules too.
 
     `token_file` contains a service account's token; without it, `user` and `password` are used. Without
     `history_url` an existing data source is not changed.
 
     Raises PushError if Grafana refuses a request, and OSError if the file or Grafana cannot be reached.
-    Raises ValueError for an address or token of the wrong form, and if the dashboards are not built.
+    Raises ValueError for an invalid address or token, and if the dashboards are not built.
     """
     dashboards = read_all(page_url=page_url)
     grafana = _connect(url, token_file, user, password)
@@ -108,7 +108,7 @@ def _connect(url: str, token_file: Path | None, user: str | None, password: str 
 def _ask(
     grafana: Any, method: str, path: str, action: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Send by grafana-api's session a request for which it has no function. Raises PushError."""
+    """Send a request that grafana-api lacks, by its session, and return the answer. Raises PushError."""
     try:
         answer: dict[str, Any] = getattr(grafana.api, method)(path, json=body)
     except GrafanaException as error:
@@ -121,7 +121,7 @@ def _ask(
 def refusal(action: str, status: int | None, message: object, conflict: str = "") -> str:
     """Return a line about a request that Grafana refused: the action, Grafana's message, and the remedy.
 
-    `conflict`: what a conflict means for this request.
+    `conflict` explains the meaning of a conflict (HTTP 409 or 412) for this request.
     """
     text = " ".join(str(message).split())[:MAX_MESSAGE]
     text = re.sub(r"^(Client Error|Server Error) ?\d*:? ?", "", text) or f"status {status}"
@@ -138,7 +138,7 @@ _REMEDIES: Final[dict[int, str]] = {
 
 
 def _found(grafana: Any, path: str, action: str) -> dict[str, Any] | None:
-    """Return the object at a path of Grafana; None if there is none. Raises PushError."""
+    """Return the object at a path of Grafana's API; None if it does not exist. Raises PushError."""
     try:
         answer: dict[str, Any] = grafana.api.GET(path)
     except GrafanaException as error:

@@ -18,7 +18,7 @@ MAX_SERIES: Final = 20
 
 
 def chosen(expression: str, variable: str) -> str:
-    """Return the condition that the value of `expression` is among those chosen; the empty text means all."""
+    """Return the SQL condition that `expression` is among the viewer's selected values; '' selects all."""
     values = f"${{{variable}:singlequote}}"
     return f"(has([{values}], '') OR {expression} IN ({values}))"
 
@@ -40,7 +40,7 @@ _from: Final = GRAFANA.rows
 
 
 def series(figures: str, rows: str, by: str = "") -> str:
-    """Return the query of a time series of the columns `figures`; with `by`, of one for each value of it."""
+    """Return the query of a time series of the columns `figures`; with `by`, one series per value of `by`."""
     names = f"time, {by.rpartition(' AS ')[2]}" if by else "time"
     columns = ", ".join(filter(None, (TIME, by, figures)))
     return f"SELECT {columns} {rows} GROUP BY {names} ORDER BY {names}"
@@ -193,7 +193,7 @@ def _cable(link: str) -> str:
 
 
 def _chosen_link(cable: str) -> str:
-    """Return the condition that a cable, NIC or host is chosen and has no end at a NIC of another rack."""
+    """Return the condition that a cable, NIC or host is selected and has no end at a NIC of another rack."""
     ends = f"arrayMap(end -> replaceOne(end, ':', '/'), splitByString('<>', {cable}))"
     return f"{chosen(cable, 'link')} AND NOT hasAny({ends}, (SELECT groupArray(nic) {_ELSEWHERE}))"
 

@@ -1,4 +1,4 @@
-"""The hot path in C under Cython. `core`: probe engine, batch decoder, fits, reduction, mesh solve.
+"""Holds the hot path in C under Cython. `core`: probe engine, batch decoder, fits, reduction, mesh solve.
 
-`sim`: the simulated fleet's kernel. It knows no Kafka, configuration or logging; imports nothing of ours.
+`sim` is the simulated fleet's kernel. Neither uses Kafka, configuration, logging or other modules of ours.
 """

@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 
 def main() -> int:
-    """Configure the build if it is new, compile what changed, and link the command. Returns the exit code.
+    """Configure the build if it is new, compile changed sources, and link the command. Returns the exit code.
 
     With `--verbose`, print each step of the compiler as it begins.
     """
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _has_new_mpi(path: str) -> bool:
-    """Return whether an MPI was installed since the build was configured: its profiler is built, too."""
+    """Return whether an MPI was installed after the build was configured, so that its profiler is missing."""
     profiler = ROOT / "native/mpi/libfabrictime-mpi.so"
     return shutil.which("mpicc", path=path) is not None and not profiler.exists()
 
@@ -61,7 +61,7 @@ def _run(command: list[str], env: dict[str, str], *, is_verbose: bool = False) -
 
 
 def _link(bin_dir: Path) -> None:
-    """Make `import fabrictime` and the `fabrictime` command of this environment mean this checkout."""
+    """Make `import fabrictime` and the `fabrictime` command of this environment use this checkout."""
     files = {
         Path(sysconfig.get_path("purelib")) / "fabrictime-checkout.pth": f"{ROOT}\n{ROOT}/clients/python\n",
         bin_dir / "fabrictime": SCRIPT.format(python=sys.executable),

@@ -1,6 +1,7 @@
 """Hook of MkDocs: puts pictures of the tabs in place of `<!-- picture: TAB -->`.
 
-`make docs` takes them with `tools/page_pictures.py` into build/pictures. Without them the text stays alone.
+`make docs` takes the pictures with `tools/page_pictures.py` into build/pictures. Without pictures the text
+remains unchanged.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ _MARK: Final = re.compile(r"<!-- picture: (\w+) -->")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pictures to the site."""
+    """Add the pictures to the files of the site."""
     for picture in sorted(PICTURES.glob("*.png")):
         files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
     return files
 
 
 def on_page_markdown(markdown: str, files: Files, **_: Any) -> str:
-    """Return a page with its pictures."""
+    """Return a page's Markdown with pictures in place of the markers."""
 
     def picture(mark: re.Match[str]) -> str:
         source = f"pictures/{mark[1]}.png"

@@ -5,11 +5,11 @@
     python -m tools.fit_diagnosis calibrate FOLDER       # corrects the confidence of answers in that file
     python -m tools.fit_diagnosis score FOLDER           # share of right answers, calibration, AUROC
 
-Seeds from 2**40 on are only for the fit; `fabrictime bench workload diagnosis` draws lower ones. The fit is
-a logistic regression with positive weights. Ridge pulls it to the prior: the log odds that people gave
-causes and symptoms, with a common scale and offset that the fit chooses. So a symptom that no incident
-showed keeps its prior. Cross-validation over incidents chooses the strength of the ridge: the greatest
-within a standard error of the least loss.
+Seeds from 2**40 on are only for the fit; `fabrictime bench workload diagnosis` draws lower seeds. The fit is
+a logistic regression with positive weights. Its ridge penalty is relative to the prior: log odds of causes
+and symptoms set by experts, with a common scale and offset that the fit chooses. So a symptom that no
+incident showed keeps its prior. Cross-validation over incidents chooses the strength of the ridge: the
+greatest within a standard error of the least loss.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SYMPTOMS: Final = list(Symptom)
 
 
 class Row(NamedTuple):
-    """A possible cause in one evaluation."""
+    """A possible cause in one evaluation, with its symptoms and whether it is right."""
 
     verdict: Verdict
     symptoms: Symptoms
@@ -79,7 +79,7 @@ class Evaluations:
     _case: Case | None = None
 
     def add_common_symptoms(self, case: Case, *arguments: Any) -> None:
-        """Keep the case whose candidates are weighed next."""
+        """Store the case whose candidates are weighed next."""
         self._case = case
         model.add_common_symptoms(case, *arguments)
 
@@ -111,7 +111,7 @@ class Evaluations:
         )
 
     def without_cause(self, case: Case, *arguments: Any) -> Candidate:
-        """Add the answer without a cause as a row."""
+        """Add the candidate without a cause as a row."""
         answer = _WITHOUT_CAUSE(case, *arguments)
         if case.job.job == JOB and answer.verdict in HYPOTHESES:
             self.rows.append([Row(answer.verdict, dict(answer.symptoms), self._is_right(answer), True, ())])
@@ -130,8 +130,8 @@ _WITHOUT_CAUSE: Final = no_cause.without_cause
 def is_right_about(incident: Incident, candidate: Candidate, slowdown: float) -> bool:
     """Return whether a candidate names the incident's cause and its place.
 
-    Effects are right where no cause of them is seen: a slow flow about a fault on its links or NICs, and a
-    hang without suspects about a job that stands still.
+    An effect is right if no cause of it is observed: a slow flow for a fault on its links or NICs, and a hang
+    without suspects for a job that stands still.
     """
     names = ("verdict", "subject", "subjects", "links", "nics", "jobs", "ranks")
     named: Any = {name: getattr(candidate, name) for name in names}
@@ -175,7 +175,7 @@ class Matrix(NamedTuple):
 
 
 def matrix_of(incidents: Sequence[list[list[Row]]], weights: model.Weights) -> Matrix:
-    """Return the rows that count as arrays, with EXPLAINED by the given weights."""
+    """Return the scored rows as arrays, with EXPLAINED computed by the given weights."""
     features, right, weight, numbers = [], [], [], []
     for number, evaluations in enumerate(incidents):
         count = sum(row.counts for rows in evaluations for row in rows)
@@ -231,8 +231,10 @@ def _part(rows: Matrix, mask: np.ndarray) -> Matrix:
 
 
 def best_ridge(rows: Matrix) -> tuple[float, float]:
-    """Return the ridge by cross-validation, and its loss: the greatest within a standard error of the least
-    loss (Breiman 1984)."""
+    """Return the ridge that cross-validation chooses, and its loss.
+
+    The choice is the greatest ridge within a standard error of the least loss (Breiman 1984).
+    """
     folds = [rows.incident % FOLDS == fold for fold in range(FOLDS)]
     losses = {
         ridge: [log_loss(_part(rows, out), solve(_part(rows, ~out), ridge)) for out in folds if out.any()]
@@ -262,7 +264,7 @@ def weights_of(values: np.ndarray) -> model.Weights:
 
 
 def fit(folder: Path) -> dict[str, Any]:
-    """Return the fitted weights of all recorded incidents of a folder, with the data that chose them."""
+    """Return the weights fitted to all recorded incidents of a folder, with the figures of their choice."""
     paths = sorted(folder.glob("*.rec"))
     kinds = {path.stem.rpartition("-")[0] for path in paths}
     incidents = list(_side_by_side(rows_of, paths))
@@ -280,10 +282,10 @@ def fit(folder: Path) -> dict[str, Any]:
 
 
 def calibrate(answers: Sequence[Sequence[Answer]]) -> float:
-    """Return the offset of the log odds with which answers are as often right as they state.
+    """Return the offset of the log odds that makes confidence equal the share of right answers.
 
-    Each incident counts once. As of Platt (1999), one more incident of each kind is assumed, so that answers
-    which are all right do not become certain. A scale as well would lose their order then.
+    Each incident counts once. As in Platt (1999), one more incident of each kind is assumed, so that answers
+    which are all right do not become certain. Fitting a scale too would change the order of such answers.
     """
     pairs = [(answer, 1 / len(some)) for some in answers for answer in some if answer.confidence > 0]
     odds = np.array([model.odds_of(answer.confidence) for answer, _ in pairs])
@@ -298,7 +300,7 @@ def calibrate(answers: Sequence[Sequence[Answer]]) -> float:
 
 
 def write_calibration(folder: Path) -> tuple[float, str]:
-    """Add the offset by the answers about recorded incidents to the weights of the package."""
+    """Fit the offset to the answers about recorded incidents, and add it to the package's weights file."""
     content = json.loads(model.WEIGHTS.read_text())
     content.pop("calibration", None)
     model.WEIGHTS.write_text(json.dumps(content, indent=1) + "\n")
@@ -311,7 +313,7 @@ def write_calibration(folder: Path) -> tuple[float, str]:
 
 
 def table_of(weights: model.Weights) -> dict[str, dict[str, float]]:
-    """Return weights as the file holds them."""
+    """Return the weights in the format of the weights file."""
     return {
         "bias": {verdict.value: round(weights.bias[verdict], 2) for verdict in _VERDICTS},
         "symptoms": {symptom.name: round(weights.symptoms[symptom], 2) for symptom in _SYMPTOMS},
@@ -322,7 +324,7 @@ def table_of(weights: model.Weights) -> dict[str, dict[str, float]]:
 
 
 def record_incidents(folder: Path, count: int, first: int = FIT_SEEDS) -> Iterator[Path]:
-    """Simulate incidents of all kinds in turns, with seeds from `first` on; yield the files that are new."""
+    """Simulate incidents of all kinds in turn, with seeds from `first` on; yield the new files."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, kind in zip(range(count), itertools.cycle(KINDS), strict=False):
         seed = first + SEEDS_EACH * number
@@ -341,7 +343,7 @@ def record_incidents(folder: Path, count: int, first: int = FIT_SEEDS) -> Iterat
 
 
 def answers_of(path: Path) -> tuple[str, list[Answer]]:
-    """Return the answers about a recorded incident, and text about the wrong ones."""
+    """Return text about the last wrong answer ('' if none), and all answers about a recorded incident."""
     recording = Recording.load(path)
     answers, wrong = [], ""
     for _, diagnosis in answers_by_second(list(replay(recording)), recording.begin_ns, recording.end_ns):
@@ -370,7 +372,7 @@ def _side_by_side(function: Any, paths: Sequence[Path]) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Run one of the three parts."""
+    """Run the subcommand that the command line names."""
     part, folder, *more = sys.argv[1:]
     if part == "record":
         for path in record_incidents(Path(folder), *map(int, more)):

@@ -1,6 +1,6 @@
 """Format the `.avsc` files: one line for each field, and names for the ranges of `schemas/ranges.py`.
 
-`python tools/format_schemas.py` writes them; `--check` writes nothing and fails if a file is not formatted.
+`python tools/format_schemas.py` writes the files; `--check` writes nothing and fails if one is not formatted.
 """
 
 from __future__ import annotations

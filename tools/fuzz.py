@@ -1,8 +1,8 @@
-"""Feed parsers that face the network with changed inputs, and report those that fail in an unforeseen way.
+"""Feed parsers of network data with changed inputs, and report inputs that fail in an undocumented manner.
 
-`python tools/fuzz.py N [TARGET...]` gives N inputs to each target, in a process of its own. An input is a
-valid one with some random changes. A defect is an exception that the parser does not document, the death of
-the process, or an input that takes more than a second of the processor. The C fuzzers with sanitizers are in
+`python tools/fuzz.py N [TARGET...]` gives N inputs to each target, in a separate process. An input is a valid
+one with some random changes. A defect is an exception that the parser does not document, the death of the
+process, or an input that takes more than a second of the processor. The C fuzzers with sanitizers are in
 tests/native.
 """
 
@@ -45,7 +45,7 @@ SENDER, OWN = ("127.0.0.1", 1000), ("127.0.0.1", 2000)
 
 @dataclass
 class Target:
-    """A parser, the errors that it documents, and valid inputs."""
+    """A parser, the exceptions that it documents, and valid inputs."""
 
     parse: Callable[[bytes], object]
     errors: tuple[type[BaseException], ...]
@@ -96,7 +96,7 @@ def run(target: Target, inputs: int, seed: int) -> list[str]:
 
 
 def apart(target: Target, inputs: int, seed: int) -> list[str]:
-    """Run a target in a child process, whose death is a defect too."""
+    """Run a target in a child process; return its defects, including the child's death."""
     forks = multiprocessing.get_context("fork")
     receiver, sender = forks.Pipe(duplex=False)
     child = forks.Process(target=lambda: sender.send(run(target, inputs, seed)))
@@ -292,7 +292,7 @@ def targets() -> Iterator[tuple[str, Target]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run all targets, or those that are named; return 1 if there is a defect."""
+    """Run all targets, or the named ones; return 1 if any defect was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("inputs", type=int, help="inputs for each target")
     parser.add_argument("names", nargs="*", metavar="TARGET", help="beginnings of the targets' names")

@@ -1,4 +1,4 @@
-"""Measure the language and the form of the code base: words, names, complexity, sizes.
+"""Measure the language and the structure of the code base: words, names, complexity, sizes.
 
 `python tools/house.py` prints a table, `--json` one JSON object, `--worst N` the worst sentences and names.
 PATHs limit the measurement to some files. `tests/tools/test_house.py` compares the figures with targets.
@@ -127,7 +127,7 @@ class Figures:
 
 
 def tracked(root: Path, paths: list[str]) -> list[str]:
-    """Return the paths of the files that git tracks, or that are new and not ignored."""
+    """Return the paths of the files that git tracks, and of new files that git does not ignore."""
     command = ["git", "-c", f"safe.directory={root}", "ls-files", "-co", "--exclude-standard", "--", *paths]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     return [name for name in listed.stdout.splitlines() if (root / name).is_file()]
@@ -190,7 +190,7 @@ def measure_names(names: set[str], place: str, denied: dict[str, str], figures: 
 
 
 def children_of(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the children of a node without contexts: `ast.iter_child_nodes` in a third of its time."""
+    """Yield the children of a node except contexts, three times as fast as `ast.iter_child_nodes`."""
     for name in node._fields:
         if name == "ctx":
             continue
@@ -204,7 +204,7 @@ def children_of(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def nodes_of(tree: ast.AST) -> list[ast.AST]:
-    """Return a node and all below it, level by level."""
+    """Return a node and all its descendants, level by level."""
     nodes = [tree]
     for node in nodes:  # which grows
         nodes.extend(children_of(node))
@@ -212,7 +212,7 @@ def nodes_of(tree: ast.AST) -> list[ast.AST]:
 
 
 def complexity(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return the cyclomatic complexity (McCabe 1976) of a function, nested functions apart."""
+    """Return the cyclomatic complexity (McCabe 1976) of a function, without nested functions."""
     count, todo = 1, list(children_of(node))
     while todo:
         child = todo.pop()
@@ -375,7 +375,7 @@ def measure_python(name: str, text: str, denied: dict[str, str], figures: Figure
 
 
 def measure_diagnosis(name: str, nodes: list[ast.AST], lines: int, figures: Figures) -> None:
-    """Add a module to the figures of the diagnosis, if it is one of its modules."""
+    """Add a module to the figures of the diagnosis, if the module belongs to it."""
     if name.startswith("streams/diagnosis/"):
         functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         figures.diagnosis_branches = max([figures.diagnosis_branches, *map(complexity, functions)])
@@ -427,7 +427,7 @@ def test_folders(names: list[str]) -> dict[str, set[str]]:
 
 
 def has_test(module: str, tests: dict[str, set[str]]) -> bool:
-    """Return whether a test file is named after the module, below a folder named like one of its own."""
+    """Return whether a test file has the module's name, below a folder named like one of the module's."""
     path = Path(module)
     stem = path.stem.lstrip("_")
     file_names = (f"test_{stem}.py", f"test_{path.parent.name}_{stem}.py")
@@ -435,7 +435,7 @@ def has_test(module: str, tests: dict[str, set[str]]) -> bool:
 
 
 def measure(root: Path = ROOT, paths: list[str] | None = None) -> Figures:
-    """Measure the language and form of the files of a checkout; `paths` limits them."""
+    """Measure the language and structure of the files of a checkout; `paths` limits the files."""
     figures, denied = Figures(), denied_words()
     names = tracked(root, paths or [])
     tests = test_folders(tracked(root, ["tests"]))
@@ -477,7 +477,7 @@ def rate(count: int, tokens: int) -> float:
 
 
 def report(figures: Figures) -> dict[str, object]:
-    """Return the figures of the report by name."""
+    """Return the figures of the report, by name."""
     largest = max(figures.files, default=(0, ""))
     largest_class = max(figures.classes, default=(0, ""))
     largest_c = max(figures.c_files, default=(0, ""))
@@ -511,7 +511,7 @@ def report(figures: Figures) -> dict[str, object]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures. Returns the exit code."""
+    """Print the figures in the selected format. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*")
     parser.add_argument("--json", action="store_true")

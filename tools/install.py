@@ -42,7 +42,7 @@ def entries_of(lock: str) -> Entries:
 
 
 def needed_by(names: Iterable[str], entries: Entries) -> set[str]:
-    """Return the packages `names` and all that they depend on, from the lock file's comments (`# via`)."""
+    """Return the packages `names` with all their dependencies, from the lock file's comments (`# via`)."""
     needs: dict[str, set[str]] = {}
     for package, entry in entries.items():
         for line in entry.partition("# via")[2].splitlines():

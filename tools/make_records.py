@@ -44,7 +44,7 @@ from typing import TypedDict
 
 
 class Generator:
-    """Collects the definitions of classes, each after those that it needs."""
+    """Collects class definitions in the order of their dependencies."""
 
     def __init__(self) -> None:
         self.code: dict[str, str] = {}
@@ -57,7 +57,7 @@ class Generator:
         self.type_of(schema)
 
     def type_of(self, schema: Any) -> str:
-        """Define the records and enums in a schema, and return its Python type as source text."""
+        """Return the Python type of a schema as source text, after defining its records and enums."""
         if isinstance(schema, list):
             ordered = sorted(schema, key=_null_last)
             return " | ".join("None" if variant == "null" else self.type_of(variant) for variant in ordered)
@@ -130,7 +130,7 @@ def generate(folder: Path = ROOT / "schemas") -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the module; with `--check`, only compare it. Return the exit code."""
+    """Write the module; with `--check`, only compare it with the file. Return the exit code."""
     text = generate()
     if "--check" in arguments:
         current = TARGET.exists() and TARGET.read_text(encoding="utf-8") == text

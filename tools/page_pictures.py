@@ -74,7 +74,7 @@ def _audit(at_ns: int, hosts: int) -> Iterator[Record]:
 
 
 def views(whole: bool) -> Iterator[tuple[str, str]]:
-    """Yield size and scheme of each picture of a tab."""
+    """Yield the size and colour scheme of each picture to take of a tab; `whole` selects all combinations."""
     for size in SIZES:
         for scheme in ("light", "dark"):
             if whole or (size, scheme) == ("desktop", "light"):
@@ -82,7 +82,7 @@ def views(whole: bool) -> Iterator[tuple[str, str]]:
 
 
 def take(driver: Any, address: str, size: str, scheme: str, file: Path) -> None:
-    """Save the picture of one address."""
+    """Save a picture of the page at one address."""
     width, height = SIZES[size]
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -98,7 +98,7 @@ def take(driver: Any, address: str, size: str, scheme: str, file: Path) -> None:
 
 
 def picture_of(driver: Any, width: int, height: int, is_tall: bool) -> bytes:
-    """Return the picture of the screen; of the whole page if `is_tall`."""
+    """Return a picture of the visible screen or, if `is_tall`, of the whole page."""
     if is_tall:
         height = max(height, int(driver.execute_script("return document.documentElement.scrollHeight")))
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
@@ -107,7 +107,7 @@ def picture_of(driver: Any, width: int, height: int, is_tall: bool) -> bytes:
 
 
 def main() -> None:
-    """Take the pictures."""
+    """Take the pictures of all tabs, as the command line describes."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nics", type=int, default=16)

@@ -1,10 +1,10 @@
 """Record the inputs of the stream stages for the golden tests.
 
 `python tools/record_golden.py run fabric RAW` runs `fabrictime up` on the fabric of real packets, with its
-faults one after another, and writes every topic to the folder RAW. `run sim RAW` does so with the simulated
-fleet and the stages in one process. It runs in simulated time, so that a busy machine changes nothing.
-`cut CASE RAW` reduces RAW to `tests/golden/CASE/` and computes the expected outputs with the code of this
-checkout. `expect CASE` computes the expected outputs again.
+faults one after another, and writes every topic to the folder RAW. `run sim RAW` writes the topics of the
+simulated fleet and the stages in one process. It runs in simulated time, so that a busy machine changes
+nothing. `cut CASE RAW` reduces RAW to `tests/golden/CASE/` and computes the expected outputs with the code of
+this checkout. `expect CASE` computes the expected outputs again.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def read_log(bootstrap: str) -> list[tuple[str, int, int, int, str, bytes | None
 
 
 def decode_log(raw: Path) -> None:
-    """Decode the messages of a recording, and write them as rows, a file for each topic."""
+    """Decode the messages of a recording, and write them as rows, one file for each topic."""
     rows: dict[str, list[goldens.Row]] = {}
     for topic, partition, offset, append_ms, key, value in goldens.read_lines(raw / "messages.jsonl.xz"):
         try:
@@ -154,7 +154,7 @@ class Recorder(Operator):
             self._rows.setdefault(message.topic, []).append(row)
 
     def due_ns(self) -> int:
-        """Return NEVER_NS: nothing is ever due."""
+        """Return NEVER_NS, since no work becomes due."""
         return NEVER_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:

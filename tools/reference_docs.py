@@ -1,6 +1,7 @@
 """Write the reference pages that are generated from code: commands, thresholds, settings, audit checks.
 
-`python tools/reference_docs.py` writes them; a test compares them. `tools/topics_doc.py` writes topics.md.
+`python tools/reference_docs.py` writes the pages; a test compares them. `tools/topics_doc.py` writes
+topics.md.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def pages() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write the pages. Returns the exit code."""
+    """Write all generated pages. Returns the exit code."""
     for name, text in pages().items():
         (ROOT / name).write_text(text, encoding="utf-8")
         print(f"wrote {name}")

@@ -1,8 +1,8 @@
-"""Release the schemas: add a line to schemas/released.jsonl for each one that has changed.
+"""Release the schemas: add a line to schemas/released.jsonl for each schema that has changed.
 
 Run it when a schema has changed (`python tools/release_schemas.py`), and commit the file. Readers accept
-messages in every released schema, and tests check that today's schema reads each of these, and each of these
-reads today's. So a released line is never changed or deleted. A line contains the fingerprint and the schema
+messages in every released schema, and tests check that today's schema and each released one read each other's
+messages. So a released line is never changed or deleted. A line contains the fingerprint and the schema
 without its docs, with the limits at its release. `--check` writes nothing and fails if a line is missing.
 """
 

@@ -43,7 +43,7 @@ class Package:
 
 
 def packages(lock: Path = LOCK) -> list[Package]:
-    """Return the packages of a lock file, with the licences of those that are installed."""
+    """Return the packages of a lock file, with the licences of the installed ones."""
     blocks = re.split(r"\n(?=[A-Za-z0-9])", lock.read_text(encoding="utf-8"))
     rows = []
     for block in blocks:
@@ -81,7 +81,7 @@ def unfit(rows: list[Package]) -> list[str]:
 
 
 def document(rows: list[Package]) -> dict[str, object]:
-    """Return the CycloneDX document of packages."""
+    """Return the CycloneDX document that lists these packages."""
     components = [
         {
             "type": "library",
@@ -104,7 +104,7 @@ def document(rows: list[Package]) -> dict[str, object]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the document. Returns the exit code."""
+    """Write the CycloneDX document to the file. Returns the exit code."""
     if len(arguments) != 1:
         print("sbom: expected the name of a file to write", file=sys.stderr)
         return 2

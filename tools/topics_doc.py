@@ -64,7 +64,7 @@ def inner_records(kind: Any) -> list[Any]:
 
 
 def record_lines(schema: codec.RecordSchema, level: str) -> list[str]:
-    """Return the Markdown lines of a record and of the records inside it. `level`: mark of its heading."""
+    """Return the Markdown lines of a record and of the records inside it; `level` is its heading mark."""
     lines = [
         f"{level} `{schema['name']}`",
         "",

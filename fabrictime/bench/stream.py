@@ -190,7 +190,7 @@ def _last_window(bootstrap: str) -> int:
 
 
 def _messages(bootstrap: str, topics: Sequence[Topic], deadline: float) -> Iterator[Message | None]:
-    """Yield all messages of the topics, from their beginning until the deadline; None without a message."""
+    """Yield all messages of the topics from their beginning until the deadline; None when none waits."""
     options = {"queued.max.messages.kbytes": 16 * 1024}
     with TopicReader.open(bootstrap, dict.fromkeys(topics, BEGINNING), options=options) as reader:
         while time.monotonic() < deadline:
@@ -202,7 +202,7 @@ def _messages(bootstrap: str, topics: Sequence[Topic], deadline: float) -> Itera
 
 
 def _finished_ms(bootstrap: str, last: int, nics: int, worker: Service) -> int:
-    """Return the append time, ms, of the last record of window `last`: all NICs' delays and clock offsets."""
+    """Return the append time, ms, of window `last`'s last record: all NICs' delays and clock offsets."""
     delays: set[str] = set()
     newest = offsets = 0
     for message in _messages(bootstrap, [DELAYS, CLOCK_OFFSETS], time.monotonic() + TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""Builds the dashboard of clocks: offset, error bound and state of each, and the suspect NIC pairs."""
+"""Builds the dashboard of clocks: offset, error bound and state of each clock, and suspect NIC pairs."""
 
 from __future__ import annotations
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 
 class SegmentError(ValueError):
-    """A descriptor that holds no segment."""
+    """A file descriptor does not contain a valid segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator of a segment; texts are printable (labels.py)."""
+    """A communicator recorded in a segment; its texts are printable (labels.py)."""
 
     id: int
     """Equal at all ranks."""

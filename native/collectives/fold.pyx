@@ -1,4 +1,4 @@
-"""Folds the events of one process; see fold.h."""
+"""Sums the events of one process by kind, and selects operations; see fold.h."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -79,7 +79,7 @@ cdef class Fold:
         ft_fold_free(self._fold)
 
     def add(self, events, communicators, int device_count, uint64_t now_raw_ns):
-        """Add events, an array of EVENT. `communicators`: array of the ids (uint64) of the known ones."""
+        """Add events, an array of EVENT; `communicators` has the ids (uint64) of the known communicators."""
         cdef ft_fold_input given
         cdef const uint64_t[::1] ids = communicators
         cdef void *start
@@ -98,7 +98,7 @@ cdef class Fold:
             ft_fold_add(self._fold, start, count, &given)
 
     def sample(self, uint32_t shift):
-        """Keep one operation in 2^shift from now on."""
+        """Keep one of 2^shift operations from now on."""
         ft_fold_sample(self._fold, shift)
 
     @property
@@ -108,7 +108,7 @@ cdef class Fold:
 
     @property
     def kinds(self):
-        """Number of kinds with operations since the last take."""
+        """Number of kinds of operation with events since the last `take_kinds`."""
         return ft_fold_kinds(self._fold)
 
     def take_kinds(self):

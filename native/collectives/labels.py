@@ -1,4 +1,4 @@
-"""Makes names that programs of users give printable, and keeps different names different."""
+"""Makes names from users' programs printable, and keeps different names different."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _HASH_CHARS: Final = 9
 def printable(raw: bytes) -> str:
     r"""Return a text of at most `MAX_LABEL` printable characters; different bytes give different texts.
 
-    UTF-8 stays as it is. Other bytes, control characters and line ends become \xNN; a backslash before an x
-    becomes \x5c. A longer text ends with the checksum of its bytes.
+    UTF-8 remains unchanged. Other bytes, control characters and line ends become \xNN; a backslash before an
+    x becomes \x5c. A longer text ends with the checksum of its bytes.
     """
     if raw.isascii() and b"\\" not in raw:
         text = raw.decode("ascii")
@@ -28,7 +28,7 @@ def printable(raw: bytes) -> str:
 
 
 def _is_unprintable(char: str) -> bool:
-    """Return whether a terminal would not show a character as such; wide and no-break spaces are shown."""
+    """Return whether a terminal cannot show a character unchanged; it shows wide and no-break spaces."""
     return not (
         char.isprintable()
         or (char.isspace() and char not in "\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\u2028\u2029")

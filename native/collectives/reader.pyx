@@ -1,4 +1,4 @@
-"""The reporter's reader of a profiled process's segment, which it does not trust.
+"""Reads the segment of a profiled process for the reporter, without trust in its content.
 
 `Reader` copies and checks events. The events that it returns are plausible, but may be untrue. reader.h has the
 rules.
@@ -100,9 +100,9 @@ cdef str _text(const char *text):
 
 
 cdef class Reader:
-    """A segment that is drained by its descriptor, which stays the caller's.
+    """A reader of the segment behind a file descriptor, which remains the caller's.
 
-    Raises SegmentError if the descriptor holds no segment.
+    Raises SegmentError if the descriptor is not of a segment.
     """
 
     cdef ft_reader reader
@@ -120,7 +120,7 @@ cdef class Reader:
         self.close()
 
     def close(self):
-        """Unmap the segment. The next reader reads events again that were not committed."""
+        """Unmap the segment. Events that were not committed are read again by the next reader."""
         if self.opened:
             self.opened = False
             ft_reader_close(&self.reader)
@@ -131,7 +131,7 @@ cdef class Reader:
         return &self.reader
 
     def drain(self, uint64_t max_events=65536):
-        """Copy up to `max_events` events that wait. Return the valid ones, of dtype EVENT.
+        """Copy up to `max_events` pending events. Return the valid events, of dtype EVENT.
 
         Events of one thread are in order; those of several threads are not.
         """
@@ -145,16 +145,16 @@ cdef class Reader:
         return events_read[:valid]
 
     def commit(self):
-        """Free the room of all events that were drained: call it after they were published."""
+        """Free the space of all drained events; call it after their publication."""
         ft_reader_commit(self._open())
 
     def rewind(self):
-        """Read the events that were drained since the last commit again."""
+        """Make the next `drain` repeat the events since the last commit."""
         ft_reader_rewind(self._open())
 
     @property
     def waiting(self):
-        """Events that wait, at most."""
+        """Upper bound of the number of pending events."""
         return ft_reader_waiting(self._open())
 
     @property
@@ -167,13 +167,13 @@ cdef class Reader:
         ft_reader_set_batch(self._open(), number)
 
     def counters(self):
-        """Return totals since the segment was made; `invalid` counts those of this reader."""
+        """Return totals since the segment was made; `invalid` counts invalid events of this reader only."""
         cdef ft_reader_counters c
         ft_reader_count(self._open(), &c)
         return Counters(c.dropped, c.misuse, c.ringless, c.invalid, c.rings, c.closed)
 
     def communicators(self):
-        """Return the communicators that are registered, by the index in events."""
+        """Return the registered communicators, by their index in events."""
         cdef ft_segment_communicator c
         cdef ft_reader *reader = self._open()
         cdef uint64_t changed
@@ -193,42 +193,42 @@ cdef class Reader:
         return changed
 
     def devices(self):
-        """Return the names of the RDMA devices that are registered, by the index in events."""
+        """Return the names of the registered RDMA devices, by their index in events."""
         cdef ft_segment_device device
         cdef ft_reader *reader = self._open()
         return {n: _text(device.name) for n in range(FT_DEVICES) if ft_reader_device(reader, n, &device)}
 
     @property
     def source(self):
-        """One of SOURCES."""
+        """Library that wrote the segment, one of SOURCES."""
         return SOURCES[self._open().head.source]
 
     @property
     def pid(self):
-        """Process id in the process's own namespace, by its own account."""
+        """Process id in the process's own namespace, as the process states it."""
         return self._open().head.pid
 
     @property
     def created_raw_ns(self):
-        """CLOCK_MONOTONIC_RAW when the segment was made, by the process's own account."""
+        """CLOCK_MONOTONIC_RAW, ns, when the segment was made, as the process states it."""
         return self._open().head.created_raw_ns
 
     @property
     def job(self):
-        """Label of the job; empty: none."""
+        """Label of the job, or an empty text."""
         return _text(self._open().head.job)
 
     @property
     def tenant(self):
-        """Label of the tenant; empty: none."""
+        """Label of the tenant, or an empty text."""
         return _text(self._open().head.tenant)
 
     @property
     def version(self):
-        """Library and interface, such as 2.30.7/v6."""
+        """Versions of library and plugin interface, such as 2.30.7/v6."""
         return _text(self._open().head.version_text)
 
     @property
     def capacity(self):
-        """Rings, and events of each."""
+        """Number of rings, and number of events per ring."""
         return self._open().head.rings, self._open().head.ring_events

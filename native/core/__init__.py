@@ -1,4 +1,4 @@
-"""Probe engine, `ProbeBatch` decoder, fits, reduction and mesh solve. Pure figures in, pure figures out."""
+"""Probe engine, `ProbeBatch` decoder, fits, reduction and mesh solve: pure functions of figures."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name
 
 
 def __getattr__(name: str) -> object:
-    """Load the module that defines a name."""
+    """Import and return the attribute `name` from its module, at first use."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -99,10 +99,10 @@ class ClockLine:
 
 @dataclass(slots=True)
 class PairFits:
-    """Clock lines of one prober's pairs in one window, a row a peer with at least one accepted sample.
+    """Clock lines of one prober's pairs in one window, a row per peer with at least one accepted sample.
 
-    The peer's clock minus the prober's, at the prober's reading c, is
-    offset_ns + offset_fraction_ns + drift_ppb * 1e-9 * (c - at_ns). Fields as in `PairFit` of ClockFits.avsc.
+    The peer's clock minus the prober's, at the prober's reading c, is offset_ns + offset_fraction_ns +
+    drift_ppb * 1e-9 * (c - at_ns). Fields are those of `PairFit` in ClockFits.avsc.
     """
 
     peers: list[str]
@@ -148,11 +148,11 @@ _CORNERS = ("forward_after_ns", "forward_delay_ns", "reverse_after_ns", "reverse
 
 @dataclass(slots=True)
 class PathDelayColumns:
-    """One prober's delays of one window, a row a (peer, path, class), in order of first appearance.
+    """One prober's delays of one window, a row per (peer, path, class), in order of first appearance.
 
-    Fields as in `PathDelay` of PathDelays.avsc; NaN stands for null. Buckets of row r stand at
+    Fields are those of `PathDelay` in PathDelays.avsc; NaN stands for null. Buckets of row r stand at
     [forward_bucket_start[r], forward_bucket_start[r + 1]) of forward_bucket and forward_bucket_count, bucket
-    numbers ascending; the same for reverse.
+    numbers ascending; the reverse columns have the same layout.
     """
 
     peers: list[str]
@@ -215,7 +215,7 @@ class MeshSolution:
 
 @dataclass(slots=True)
 class QueueSlots:
-    """Queues of L links over S slots, as `QueueSolver` finds them."""
+    """Queues of L links over S slots, as `QueueSolver` infers them."""
 
     queue_ns: Float64Table
     """[S, L] ns that a packet waits at the link, mean of the slot; 0 where no path crosses it."""
@@ -265,7 +265,7 @@ class QueueingColumns:
     """[cells] samples that a queue marked with CE."""
 
     def of_rows(self, rows: Int64s) -> QueueingColumns:
-        """Return the columns of some rows."""
+        """Return the columns restricted to the given rows."""
         cells = self.cells[rows]
         first = np.cumsum(self.cells) - self.cells
         within = np.arange(int(cells.sum())) - np.repeat(np.cumsum(cells) - cells, cells)

@@ -2,7 +2,7 @@
 
 A source address does not choose the device: with two NICs in one subnet, the kernel sends all packets by the
 first. `IP_UNICAST_IF` restricts the route to one device and needs no privilege. It does not restrict arrival,
-so a packet for this address that arrives by another NIC can be counted.
+so the socket also receives packets for this address that arrive by another NIC.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _INDEX: Final = struct.Struct("!I")
 def bind_to_device(sock: socket.socket, address: str, port: int, device: str | None) -> None:
     """Bind a socket to `address` and `port`, and send by `device`, a name in the thread's network namespace.
 
-    None: the kernel's routes choose the device. An address in a VRF can be bound only by a socket of a device
-    of the VRF, so such a socket receives by that device alone, too. Raises OSError if the kernel refuses.
+    With `device` None, the kernel's routes choose the device. Only a socket of a VRF's device can bind an
+    address in that VRF; such a socket also receives by that device alone. Raises OSError if the kernel
+    refuses.
     """
     if device is None:
         sock.bind((address, port))
@@ -52,6 +53,6 @@ def bind_to_device(sock: socket.socket, address: str, port: int, device: str | N
 
 
 def _scope_of(address: str, index: int) -> int:
-    """Return the scope of an IPv6 address: link-local ones are bound to their device."""
+    """Return the scope of an IPv6 address: the device index for link-local addresses, else 0."""
     packed = socket.inet_pton(socket.AF_INET6, address)
     return index if packed[0] == 0xFE and packed[1] & 0xC0 == 0x80 else 0

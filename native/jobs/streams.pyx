@@ -124,12 +124,12 @@ cdef class Streams:
         _check(ft_job_watch(self.job, fd))
 
     def attach_tx(self, int stream, int fd, uint64_t start):
-        """Send the stream on `fd`, from byte number `start` on. The descriptor stays the caller's."""
+        """Send the stream on `fd`, from byte number `start` on. The caller keeps ownership of `fd`."""
         self._at(stream)
         _check(ft_job_attach_tx(self.job, stream, fd, start))
 
     def attach_rx(self, int stream, int fd):
-        """Receive the stream from `fd`; bytes that arrive there follow on `got`."""
+        """Receive the stream from `fd`; its first byte has the number `got`."""
         self._at(stream)
         _check(ft_job_attach_rx(self.job, stream, fd))
 
@@ -168,7 +168,7 @@ cdef class Streams:
         return self._at(stream).got
 
     def sent(self, int stream):
-        """Return the number of the next byte for the socket."""
+        """Return the number of the next byte to write to the socket."""
         return self._at(stream).sent
 
     def connected(self, int stream):
@@ -195,7 +195,7 @@ cdef class Streams:
 
     @property
     def begin_ns(self):
-        """Begin of the first iteration, CLOCK_MONOTONIC."""
+        """Begin of the first iteration, ns of CLOCK_MONOTONIC."""
         return ft_job_begin_ns(self.job)
 
     @property

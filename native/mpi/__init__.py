@@ -1,6 +1,6 @@
-"""Locates the libraries that a job of MPI loads (LD_PRELOAD). They are no extension modules.
+"""Locates the libraries that an MPI job loads by LD_PRELOAD. They are not extension modules.
 
-`libfabrictime-mpi.so` records the operations of the program, and is built where MPI is found.
+`libfabrictime-mpi.so` records the operations of the program, and is built if MPI is found.
 `libfabrictime-testbed.so` is for the testbed: ranks that wait sleep, and TCP uses a given congestion control.
 """
 

@@ -1,6 +1,6 @@
-"""Locates `libfabrictime-qp.so`, which processes with queue pairs load (LD_PRELOAD) to move them.
+"""Locates `libfabrictime-qp.so`, which processes load by LD_PRELOAD to move their queue pairs.
 
-The library is no extension module and does not use Python.
+The library is not an extension module and does not use Python.
 """
 
 from pathlib import Path

@@ -155,7 +155,7 @@ cdef class Fluid:
         return flow
 
     def set_nic_name(self, nic, str name):
-        """Set the name of a NIC in batches."""
+        """Set the name that a NIC has in its batches."""
         text = name.encode()
         if fl_set_names(self._sim, self._nic(nic), text, len(text)):
             raise MemoryError(name)
@@ -199,7 +199,7 @@ cdef class Fluid:
             raise MemoryError("no memory for paths")
 
     def add_flow(self, nic, double line_bps):
-        """Add a flow from a NIC with a limit of `line_bps`, and return its number. It sends nothing yet."""
+        """Add an idle flow from a NIC with a limit of `line_bps`, and return the flow's number."""
         cdef int64_t flow = fl_add_flow(self._sim, self._nic(nic), line_bps)
         if flow < 0:
             raise MemoryError("no memory for a flow")
@@ -226,12 +226,12 @@ cdef class Fluid:
             raise MemoryError("no memory for routes")
 
     def set_flow_limits(self, flow, demand_bps=None, limit_bps=None):
-        """Limit a flow to its program's demand and to its assigned rate; None: no limit."""
+        """Limit a flow to its program's demand and to its assigned rate; None means no limit."""
         fl_set_flow_limits(self._sim, self._flow(flow), -1.0 if demand_bps is None else demand_bps,
                            -1.0 if limit_bps is None else limit_bps)
 
     def send(self, flow, data_bytes=None):
-        """Let a flow send this many bytes from now on; None: endless; 0: stop."""
+        """Let a flow send `data_bytes` from now on; None is unlimited, 0 stops the flow."""
         fl_flow_send(self._sim, self._flow(flow), -1.0 if data_bytes is None else data_bytes)
 
     def add_job(self, phases, double gap_ns=0, double begin_ns=0, ends=None):
@@ -265,7 +265,7 @@ cdef class Fluid:
         return job
 
     def stop_job(self, job):
-        """End a job: its flows send nothing more."""
+        """End a job, whose flows then stop sending."""
         fl_stop_job(self._sim, job)
 
     def set_job_gap(self, job, double gap_ns):

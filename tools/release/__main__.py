@@ -1,6 +1,7 @@
 """Builds a release into dist/: `python -m tools.release [PART]...`, from a checkout.
 
-Parts: `wheels`, `deb`, `rpm`, `offline`. Without a part, all. Each later part uses the wheels of the first.
+PART is `wheels`, `deb`, `rpm` or `offline`; without PART, all are built. Each later part uses the wheels of
+the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Collects what a site without internet needs: wheels of the agent, and the list of container images."""
+"""Collects the files for a site without internet: wheels of the agent, and the list of container images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGES: Final = "images.txt"
 
 
 def images(compose: Path = COMPOSE, dockerfile: Path = DOCKERFILE) -> list[str]:
-    """Return the images that the guide's services need: those of the compose file, and the bases of ours."""
+    """Return the images of the guide's services: those of the compose file, and the bases of our images."""
     services: dict[str, dict[str, Any]] = yaml.safe_load(compose.read_text(encoding="utf-8"))["services"]
     names = {str(service["image"]) for service in services.values() if "build" not in service}
     for line in dockerfile.read_text(encoding="utf-8").splitlines():
@@ -30,9 +30,9 @@ def images(compose: Path = COMPOSE, dockerfile: Path = DOCKERFILE) -> list[str]:
 
 
 def collect(wheel: Path, machine: str, folder: Path) -> Path:
-    """Write the wheels for a processor, their sums and the list of images; return the folder of wheels.
+    """Write the wheels for a processor, their checksums and the list of images; return the folder of wheels.
 
-    There, `pip install --no-index --find-links FOLDER fabrictime` installs the agent.
+    At the site, `pip install --no-index --find-links FOLDER fabrictime` installs the agent.
     """
     target = folder / machine
     shutil.rmtree(target, ignore_errors=True)

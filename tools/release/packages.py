@@ -1,7 +1,7 @@
 """The packages of a release: the agent with the command line, and the services of a fleet.
 
-The services' package needs the agent's of the same version. It adds the Python packages of the extra `server`
-to the agent's environment, so that a machine has the project's code once.
+The services' package depends on the agent's package of the same version. It adds the Python packages of the
+extra `server` to the agent's environment, so that a machine has the project's code once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNITS: Final = "usr/lib/systemd/system"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One package: its texts, its Python packages and its further files."""
+    """One package of a release: its texts, its Python packages and its further files."""
 
     name: str
     folder: str
@@ -41,11 +41,11 @@ class Package:
 
     @property
     def sources(self) -> Path:
-        """The folder of its units, settings and scripts."""
+        """The folder of the package's units, settings and scripts."""
         return Path(__file__).parent / self.folder
 
     def text(self, name: str) -> str:
-        """Return the text of one of its files as it is installed."""
+        """Return the text of one of the package's files as it is installed."""
         text = (self.sources / name).read_text(encoding="utf-8")
         common = self.sources / COMMON
         if name.endswith(".service") and common.exists():
@@ -56,7 +56,7 @@ class Package:
         return text
 
     def requirements(self) -> dict[str, str]:
-        """Return the lock file's entries of its Python packages, by package."""
+        """Return the lock file's entries of the package's Python dependencies, by dependency."""
         entries = entries_of(LOCK.read_text(encoding="utf-8"))
         needed = needed_by(names_of(["", *self.extras]), entries)
         present = set() if self.base is None else set(self.base.requirements())

@@ -1,4 +1,4 @@
-"""Builds a package for Red Hat and its relatives from the same file tree."""
+"""Builds a package for Red Hat and its relatives from the same file tree as the Debian package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_available() -> bool:
 
 
 def spec(package: Package, root: Path) -> str:
-    """Return the text of a package's spec file. It packs the files below `root` as they are."""
+    """Return the text of a package's spec file, which packs the files below `root` unchanged."""
     scripts = "\n".join(f"{section}\n{package.text(name)}" for section, name in SCRIPTS.items())
     base = package.base
     needs = f"python{tree.PYTHON}" if base is None else f"{base.name} = {version()}-{RELEASE}"

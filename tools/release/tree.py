@@ -71,7 +71,7 @@ def make(tree: Path, package: Package, wheel: Path, machine: str) -> None:
 
 
 def _write_environment(tree: Path, environment: Path) -> None:
-    """Write what makes the folder a virtual environment with the command."""
+    """Write the files that make the folder a virtual environment with the command."""
     (environment / "pyvenv.cfg").write_text(
         f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {PYTHON}\n", encoding="utf-8"
     )
@@ -96,7 +96,7 @@ def _write(path: Path, text: str, mode: int) -> None:
 
 
 def _install(packages: Path, package: Package, wheel: Path, machine: str) -> None:
-    """Unpack the wheels of a package for the processor."""
+    """Unpack the wheels of a package and its dependencies for the processor `machine`."""
     with tempfile.TemporaryDirectory(prefix="fabrictime-wheels-") as folder:
         collect_wheels(Path(folder), package, machine)
         own = [wheel] if package.base is None else []
@@ -106,7 +106,7 @@ def _install(packages: Path, package: Package, wheel: Path, machine: str) -> Non
 
 
 def collect_wheels(folder: Path, package: Package, machine: str) -> None:
-    """Put the wheels of a package's dependencies into a folder, after a check of the lock file's hashes."""
+    """Download the wheels of a package's dependencies into a folder, and check the lock file's hashes."""
     entries = package.requirements()
     sources = "".join(entries.pop(name) for name in SOURCE_ONLY if name in entries)
     for command, text in (("download", "".join(entries.values())), ("wheel", sources)):
@@ -127,7 +127,10 @@ def collect_wheels(folder: Path, package: Package, machine: str) -> None:
 
 
 def pip(command: str, machine: str, *arguments: str) -> None:
-    """Run pip, for wheels of a processor unless it builds. Raises SystemExit with its output if it fails."""
+    """Run pip, with wheels of the processor `machine` unless it builds one.
+
+    Raises SystemExit with pip's output if it fails.
+    """
     chosen: list[str] = []
     if command != "wheel":
         chosen = ["--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON]

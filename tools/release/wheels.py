@@ -1,7 +1,7 @@
 """Builds the project's wheels for x86-64 and aarch64, both on this machine.
 
-zig carries the headers and symbols of glibc, so one machine builds for both processors and for an old glibc.
-auditwheel checks all symbols. The Python of the build decides the Python of the wheel.
+zig includes the headers and symbols of glibc, so one machine builds for both processors and for an old glibc.
+auditwheel checks all symbols. The Python of the build determines the Python of the wheel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def platform_tag(machine: str) -> str:
 def build(machine: str, folder: Path, work: Path) -> Path:
     """Build the wheel for a processor into `folder`, and return its path. Raises SystemExit.
 
-    `work`: a folder for the build; its objects are used again.
+    `work` is a folder for the build, whose object files a later build reuses.
     """
     folder.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def build(machine: str, folder: Path, work: Path) -> Path:
 
 
 def _compiler(machine: str, work: Path) -> Path:
-    """Write the compiler's program for a processor: zig with its target. Return its path."""
+    """Write the compiler script for a processor, which runs zig with its target; return the script's path."""
     program = work / "cc"
     target = f"{machine}-linux-gnu.{GLIBC}"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang cc -target {target} -g0 "$@"\n')
@@ -75,7 +75,7 @@ def _compiler(machine: str, work: Path) -> Path:
 
 
 def _check(wheel: Path, machine: str) -> None:
-    """Raise SystemExit if a library of the wheel needs a newer glibc, or another library than glibc's."""
+    """Raise SystemExit if a library of the wheel needs a newer glibc, or a library outside of glibc."""
     shown = " ".join(_run([sys.executable, "-m", "auditwheel", "show", str(wheel)]).split())
     tag = re.search(rf'platform tag: "manylinux_(\d+)_(\d+)_{machine}"', shown)
     if tag is None or (int(tag[1]), int(tag[2])) > tuple(map(int, GLIBC.split("."))):

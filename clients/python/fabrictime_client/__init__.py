@@ -46,7 +46,7 @@ _clock: Clock | None = None
 
 
 def _default() -> Clock:
-    """Return the page of this host, opened at first use."""
+    """Return the clock page of this host, opened at first use."""
     global _clock
     clock = _clock
     if clock is None:
@@ -62,13 +62,13 @@ def now() -> Reading:
 def convert(stamp_ns: int, clock: str) -> Reading:
     """Convert a timestamp of a clock or NIC of this host to fabric time; see `Clock.convert`.
 
-    Also raises PageMissing or PageUnusable.
+    Raises PageMissing and PageUnusable in addition to the errors of `Clock.convert`.
     """
     return (_clock or _default()).convert(stamp_ns, clock)
 
 
 def state() -> str:
-    """Return SYNCED, HOLDOVER or UNSYNCED. It is UNSYNCED also if there is no usable page."""
+    """Return SYNCED, HOLDOVER or UNSYNCED; UNSYNCED also if no usable page exists."""
     try:
         return (_clock or _default()).state()
     except ClockError:

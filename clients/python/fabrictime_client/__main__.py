@@ -1,4 +1,4 @@
-"""Prints fabric time: `python -m fabrictime_client [PATH] [--json]`. Without it, the exit code is 1.
+"""Prints fabric time: `python -m fabrictime_client [PATH] [--json]`. Exits with 1 if it is not available.
 
 The output is seconds since the Unix epoch with nine decimals, the bound in ns, and the state.
 """

@@ -20,8 +20,10 @@ _REFUSALS = 16
 
 
 class AgentConnection:
-    """One Unix socket that reconnects, and then publishes all subjects again. With an empty path it never
-    connects."""
+    """A Unix socket to an agent that reconnects, and then publishes all subjects again.
+
+    With an empty path it never connects.
+    """
 
     def __init__(self, path: str, epoll: select.epoll) -> None:
         self._path, self._epoll = path, epoll
@@ -42,14 +44,14 @@ class AgentConnection:
             self._due[subject] = None
 
     def withdraw(self, subject: str, line: str | None = None) -> None:
-        """Forget a subject; send `line`, if given, as the last one about it."""
+        """Forget a subject; send `line`, if given, as the last line about this subject."""
         if self._latest.pop(subject, None) is not None:
             self._due.pop(subject, None)
             if line is not None:
                 self.send(line)
 
     def send(self, line: str) -> None:
-        """Send a line, or keep it until the socket takes it. Without a connection it is dropped."""
+        """Send a line, or buffer it until the socket accepts it. Without a connection the line is dropped."""
         self.flush()
         if self._socket is not None:
             self._unsent += _encode(line)
@@ -96,7 +98,7 @@ class AgentConnection:
         return lines
 
     def note_refusals(self, lines: list[str]) -> None:
-        """Add refusals to `refused`, of which only the latest are kept."""
+        """Append refusals to `refused`, which keeps only the latest ones."""
         self.refused = [*self.refused, *(line[:LINE_BYTES] for line in lines)][-_REFUSALS:]
 
     def close(self) -> None:

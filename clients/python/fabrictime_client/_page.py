@@ -74,7 +74,7 @@ class Model(NamedTuple):
 
 
 class ClockModel(NamedTuple):
-    """One clock. When it reads c, fabric time is c + offset_ns + offset_fraction_ns + drift * (c - at_ns)."""
+    """One clock: if it reads c, fabric time is c + offset_ns + offset_fraction_ns + drift * (c - at_ns)."""
 
     state: int
     at_ns: int
@@ -91,7 +91,7 @@ Tables = Dict[str, ClockModel]
 
 
 def check_head(data: bytes, size: int) -> str:
-    """Return the host name in the first bytes of a page. `size`: the file's size. Raises PageUnusable."""
+    """Return the host name in the first bytes of a page, whose file has `size` bytes. Raises PageUnusable."""
     if len(data) < HEAD.size or data[:8] != MAGIC:
         raise PageUnusable("not a clock page of fabrictime")
     _, version, page_bytes, crc, _, boot, namespace, _, _, host = HEAD.unpack_from(data)
@@ -111,7 +111,7 @@ def check_head(data: bytes, size: int) -> str:
 
 
 def boot_id() -> bytes | None:
-    """Return this boot's id; None if the system has none."""
+    """Return the id of the present boot; None if the system provides none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return bytes.fromhex(file.read().strip().replace("-", ""))

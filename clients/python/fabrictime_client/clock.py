@@ -35,7 +35,7 @@ class Reading(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The present state of the page."""
+    """The present state of the clock page."""
 
     state: str
     host: str
@@ -52,7 +52,7 @@ class Status(NamedTuple):
 
 
 def default_path() -> str:
-    """Return $FABRICTIME_CLOCK, else $XDG_RUNTIME_DIR/fabrictime/clock if it exists, else that in /run."""
+    """Return $FABRICTIME_CLOCK, or $XDG_RUNTIME_DIR/fabrictime/clock if it exists, or the path in /run."""
     environment_path = os.environ.get(_ENVIRONMENT)
     if environment_path:
         return environment_path
@@ -65,7 +65,7 @@ def default_path() -> str:
 
 
 class Clock:
-    """The page at `path`; None: the one at `default_path()`. Raises PageMissing or PageUnusable."""
+    """The clock page at `path`, or, if None, at `default_path()`. Raises PageMissing or PageUnusable."""
 
     def __init__(self, path: str | None = None) -> None:
         self.path = os.fspath(path) if path is not None else default_path()
@@ -81,8 +81,8 @@ class Clock:
     def now(self) -> Reading:
         """Return the present fabric time. Raises Unsynced.
 
-        It never runs backwards, except at a step (see `status`). A step happens only if a clock was wrong by
-        more than the actuator's limit.
+        Fabric time never runs backwards, except at a step (see `status`). A step happens only if a clock was
+        wrong by more than the actuator's limit.
         """
         sequence, raw_at, fabric_at, rest, rate, bound, growth, wander, usable = self._hot
         if sequence != self._quads[_SEQUENCE]:
@@ -99,7 +99,7 @@ class Clock:
     def convert(self, stamp_ns: int, clock: str) -> Reading:
         """Return the fabric time at which `clock` of this host read `stamp_ns`.
 
-        `clock`: a clock (ptp0, system) or a NIC device (eth0), with or without the host's name. Raises
+        `clock` names a clock (ptp0, system) or a NIC device (eth0), with or without the host's name. Raises
         UnknownClock, and Unsynced if the stamp is too far from the last measurement.
         """
         model, tables = self._load_tables()
@@ -124,7 +124,7 @@ class Clock:
         return Reading(stamp_ns + row.offset_ns + round(rest), int(bound) + 2)
 
     def state(self) -> str:
-        """Return SYNCED, HOLDOVER or UNSYNCED: the state with which `now` would answer."""
+        """Return SYNCED, HOLDOVER or UNSYNCED: the state that the reading of `now` would have."""
         model = self._current()
         return STATES[self._state(model, _raw_ns(_RAW) - model.raw_at_ns)]
 
@@ -220,7 +220,7 @@ class Clock:
         raise PageUnusable("%s: its content is corrupt" % self.path)
 
     def _now_closely(self) -> Reading:
-        """Return fabric time when a model is near its limits: its slew has ended, or its writer is late.
+        """Return fabric time near a model's limits: when its slew has ended, or its writer is late.
 
         Raises Unsynced.
         """
@@ -244,7 +244,7 @@ class Clock:
         return HOLDOVER if model.state == SYNCED and ahead_ns >= model.holdover_ns else model.state
 
     def _reopen_if_late(self, model: Model) -> None:
-        """Open the file that is at the path now if the writer is late; try this at most once a second."""
+        """If the page's writer is late, open the file that is now at the path, at most once a second."""
         raw_ns = _raw_ns(_RAW)
         late = model.retired or raw_ns - model.raw_at_ns >= model.reopen_ns
         if not late or raw_ns - self._looked_ns < _REOPEN_EVERY_NS:

@@ -1,6 +1,6 @@
 """The actuator's connection: announces flows, and receives the commands to move and pace them.
 
-`FlowEndpoint` uses it for sockets, `rdma.QueuePairs` for queue pairs; flows of another kind can use it too.
+`FlowEndpoint` uses it for sockets, `rdma.QueuePairs` for queue pairs; it also suits flows of other kinds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ControlConnection(AgentConnection):
     """Announces flows and receives commands. It must answer each command once: by `done` or `failed`."""
 
     def announce(self, key: str, source_port: int, verbs: Iterable[str], host: str | None = None) -> None:
-        """Announce at the next `flush` that a flow is new or has changed."""
+        """Announce a new or changed flow at the next `flush`."""
         host_field = _host_field(host)
         line = "FLOW %s %d %s%s" % (key, source_port, ",".join(verbs) or "-", host_field)
         self.publish(key + host_field, line)
@@ -42,7 +42,7 @@ class ControlConnection(AgentConnection):
         self.withdraw(name, "GONE " + name)
 
     def done(self, number: int, value: int, how: str) -> None:
-        """Answer a command with the source port or bit/s now in force, and the method used."""
+        """Answer a command with the present source port or rate, bit/s, and the method used."""
         self.send("DONE %d %d %s" % (number, value, how))
 
     def failed(self, number: int, reason: str) -> None:
@@ -50,7 +50,7 @@ class ControlConnection(AgentConnection):
         self.send("FAILED %d %s" % (number, " ".join(reason.split())[:_FAILED_CHARS]))
 
     def commands(self) -> list[Command]:
-        """Exchange all lines that are due, and return the received commands. Refuse other lines."""
+        """Exchange all lines that are due; return the received commands and refuse invalid lines."""
         commands = []
         for line in self.exchange():
             fields = line.split(" ")

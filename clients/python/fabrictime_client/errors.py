@@ -16,11 +16,11 @@ class PageUnusable(ClockError):
 
 
 class WrongVersion(PageUnusable):
-    """The page has another version than this package."""
+    """The page has a layout version that this package does not support."""
 
 
 class Unsynced(ClockError):
-    """The page exists, but fabric time is unknown at present, or at the given stamp."""
+    """The page exists, but fabric time is unknown at present or at the given timestamp."""
 
 
 class UnknownClock(ClockError, KeyError):

@@ -1,8 +1,8 @@
 """Flow endpoint: registers a program's flows, and lets the actuator move and pace them.
 
 It uses two Unix sockets of this host's agents, which may be missing, late, or restart. Each flow is
-registered with the flow reporter, and the actuator's commands become calls of the program's functions. It
-never blocks. Watch `fileno()` for reading; call `poll()` whenever it is readable, and once a second.
+registered with the flow reporter, and the actuator's commands become calls of the program's functions. No
+call blocks. Watch `fileno()` for reading; call `poll()` whenever it is readable, and once a second.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def default_sockets() -> tuple[str, str]:
 
 
 def pace_tcp(sock: socket.socket, rate_bps: int) -> int:
-    """Make the kernel limit a TCP socket to this rate; 0 removes the limit. Return the limit, bit/s."""
+    """Make the kernel limit a TCP socket to `rate_bps`, or remove the limit if 0; return the limit, bit/s."""
     rate = max(1, rate_bps // 8) if rate_bps else 2**64 - 1
     sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", rate))
     return rate_bps
 
 
 class Flow:
-    """One flow, returned by `FlowEndpoint.add`. `key` identifies it for ever, even if its socket changes."""
+    """One flow, returned by `FlowEndpoint.add`. `key` identifies the flow even if its socket changes."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Flow:
 
     @property
     def source_port(self) -> int:
-        """The source port of the socket that carries the flow now."""
+        """The present source port of the flow's socket."""
         return int(self._registration_fields["source_port"])
 
     @property
@@ -116,7 +116,7 @@ class Flow:
             self._endpoint._control.done(self._pending.pop(verb), value, how)
 
     def _execute(self, command: Command) -> None:
-        """Carry out a command by a call of the program's function. An exception counts as a failure."""
+        """Execute a command by a call of the program's function. An exception counts as a failure."""
         verb = command.verb
         call = self._move if verb == "MOVE" else self._pace
         self.failed(verb, "superseded by %d" % command.number)
@@ -150,7 +150,8 @@ class Flow:
 class FlowEndpoint:
     """All flows of a program. `host` is needed only if one actuator serves several hosts. Not thread-safe.
 
-    `flows`, `control`: paths of the two sockets; None: those of `default_sockets`; empty: unused.
+    `flows` and `control` are the paths of the two sockets: None uses `default_sockets`, an empty path no
+    socket.
     """
 
     def __init__(self, flows: str | None = None, control: str | None = None, host: str | None = None) -> None:
@@ -163,7 +164,7 @@ class FlowEndpoint:
 
     @property
     def refused(self) -> list[str]:
-        """The latest messages in which the agents refuse lines."""
+        """The latest messages by which the agents refused lines."""
         return self._reporter.refused + self._control.refused
 
     def add(
@@ -176,11 +177,11 @@ class FlowEndpoint:
         pace: Pace | None = None,
         host: str | None = None,
     ) -> Flow:
-        """Add a connected TCP or UDP socket and return its flow. `host`: if not the endpoint's.
+        """Add a connected TCP or UDP socket and return its flow; `host` overrides the endpoint's host.
 
-        `move(port)` must change the source port. It returns the port in force, or None if `Flow.moved` or
+        `move(port)` must change the source port. It returns the new source port, or None if `Flow.moved` or
         `Flow.failed` will be called later; an exception is a refusal. `pace(rate)` must limit the rate, bit/s
-        (0: no limit). It returns the limit in force, or None if `Flow.paced` will be called later.
+        (0: no limit). It returns the actual limit, or None if `Flow.paced` will be called later.
         """
         protocol = "udp" if sock.type & 0xF == socket.SOCK_DGRAM else "tcp"
         flow = Flow(

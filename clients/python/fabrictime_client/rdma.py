@@ -1,9 +1,9 @@
 """Moves and paces queue pairs that a Python program made with pyverbs.
 
-The program hands over queue pairs in RTS, and the actuator's commands arrive on its control socket. A move
+The program registers queue pairs in RTS, and the actuator's commands arrive on its control socket. A move
 uses the first method that works: a live change of the source port (mlx5), a drained send queue with a new
 address vector (SQD), or the program's standby. pyverbs holds the interpreter lock in every call, so run this
-in a separate process. Programs in other languages load libfabrictime-qp.so, which does the same.
+in a separate process. Programs in other languages load libfabrictime-qp.so, which has the same functions.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Pair:
 
 
 class QueuePairs:
-    """The queue pairs that the program has handed over. Call `serve` often.
+    """The queue pairs that the program has registered. Call `serve` often.
 
     Without a control socket, only `move` and `pace` have an effect. Raises ImportError without pyverbs.
     """
@@ -99,12 +99,12 @@ class QueuePairs:
         self._control.retire(key)
 
     def path_of(self, key: str) -> int | None:
-        """Return a queue pair's source port; None if it was not handed over."""
+        """Return a queue pair's source port; None if the queue pair is not registered."""
         pair = self._pairs.get(key)
         return None if pair is None else pair.source_port
 
     def move(self, key: str, source_port: int) -> tuple[int, str]:
-        """Move a queue pair to another source port. Return the port in force, and the method.
+        """Move a queue pair to another source port. Return the resulting source port, and the method used.
 
         Raises QueuePairError with the error of each method if none worked.
         """
@@ -124,7 +124,7 @@ class QueuePairs:
         raise QueuePairError("; ".join(refused))
 
     def pace(self, key: str, rate_bps: int) -> tuple[int, str]:
-        """Limit the rate of a queue pair, bit/s (0: no limit); return the one in force, and the method.
+        """Limit a queue pair's rate, bit/s (0: no limit); return the actual limit, and the method used.
 
         Raises QueuePairError if the device cannot pace.
         """
@@ -135,9 +135,9 @@ class QueuePairs:
         return int(attr.rate_limit) * 1000, "RATE_LIMIT"
 
     def serve(self, timeout_s: float) -> None:
-        """Announce changes and carry out commands for at most `timeout_s`.
+        """Announce changes and execute commands for at most `timeout_s`.
 
-        Trouble with the actuator raises no error; a lost connection is opened again.
+        Failures of the actuator's connection raise no exception; the connection is reopened.
         """
         for pair in self._pairs.values():
             if time.monotonic() < pair.kick_until:
@@ -188,7 +188,10 @@ class QueuePairs:
         return source_port
 
     def _leave_draining(self, pair: _Pair) -> None:
-        """Return a queue pair to RTS. Newer kernels refuse until the new path acknowledges sent packets."""
+        """Return a queue pair from SQD to RTS.
+
+        Newer kernels refuse until the new path acknowledges sent packets.
+        """
         end = time.monotonic() + _DRAIN_S
         while True:
             try:
@@ -256,7 +259,7 @@ def _queue_pair_attr() -> Any:
 
 @contextlib.contextmanager
 def _refusals(prefix: str) -> Iterator[None]:
-    """Convert errors of pyverbs to QueuePairError."""
+    """Convert exceptions of pyverbs to QueuePairError, with `prefix` in the message."""
     from pyverbs.pyverbs_error import PyverbsError
 
     try:
@@ -268,7 +271,7 @@ def _refusals(prefix: str) -> Iterator[None]:
 
 
 def _kick(pair: _Pair, enums: Any) -> None:
-    """Make Soft-RoCE continue by posting a work request, which it refuses because the request has no bytes.
+    """Post an empty work request, which Soft-RoCE refuses, so that its send queue continues.
 
     Soft-RoCE devices have a parent in sysfs; others do not.
     """

@@ -5,8 +5,8 @@
         print(record.key, record.value and record.value["text"])
 
 It needs `fabrictime-client[records]`: confluent-kafka and fastavro. The schemas of all released versions are
-part of this package, and those of later ones are on the topic `fabric.schemas`, so no schema registry is
-needed. Reading changes nothing: no consumer group, no commit.
+part of this package, and later schemas are on the topic `fabric.schemas`, so no schema registry is needed.
+Reading changes nothing: no consumer group, no commit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RecordsError(RuntimeError):
 
 
 class Record(NamedTuple):
-    """A message of a topic. `value`: its record as docs/topics.md describes it; None: the key was deleted."""
+    """A message of a topic; `value` is its record as in docs/topics.md, or None if the key was deleted."""
 
     topic: str
     partition: int
@@ -57,10 +57,10 @@ def records(
 ) -> Iterator[Record]:
     """Yield the records of a topic, then wait for new ones.
 
-    `start`: "beginning", "end", or the number of seconds before now. `follow`: False ends at the messages
-    that the topic holds now. `config`: further options of librdkafka, such as TLS and SASL. Messages that are
-    no record of fabrictime are logged and skipped. Raises RecordsError if a package is missing, the brokers
-    do not answer, the topic does not exist, or `start` is none of these.
+    `start` is "beginning", "end", or the number of seconds before now. `follow` False ends at the messages
+    that the topic holds now. `config` has further options of librdkafka, such as TLS and SASL. Messages
+    without a record of fabrictime are logged and skipped. Raises RecordsError if a package is missing, the
+    brokers do not answer, the topic does not exist, or `start` is invalid.
     """
     options = {
         "bootstrap.servers": brokers,
@@ -103,7 +103,7 @@ def _messages(
 
 
 def _places(kafka: Any, consumer: Any, topic: str, brokers: str, start: str | float) -> list[Any]:
-    """Return the partitions of a topic with the offsets at which to begin. Raises RecordsError."""
+    """Return the partitions of a topic with the offsets at which to begin reading. Raises RecordsError."""
     if not isinstance(start, (int, float)) and start not in ("beginning", "end"):
         raise RecordsError("start %r: expected 'beginning', 'end' or seconds before now" % (start,))
     try:
@@ -121,11 +121,12 @@ def _places(kafka: Any, consumer: Any, topic: str, brokers: str, start: str | fl
 
 
 class _Decoder:
-    """Decodes messages by the schemas of all released versions, and by those on the log."""
+    """Decodes messages by the schemas of all released versions, and by newer schemas on the log."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """Read the schemas of this package. `options`: librdkafka's, for those on the log. Raises
-        RecordsError if fastavro is missing.
+        """Read the schemas of this package; `options` are librdkafka's, to read schemas from the log.
+
+        Raises RecordsError if fastavro is missing.
         """
         self._avro = _package("fastavro")
         self._options = options
@@ -136,7 +137,7 @@ class _Decoder:
         self._parsed: dict[bytes, Any] = {}
 
     def record_of(self, message: Any) -> Record | None:
-        """Return the record of a message of confluent-kafka; None, with a line in the log, if it is none."""
+        """Return the record of a confluent-kafka message, or None and log a line if it contains no record."""
         place = "%s[%d]@%d" % (message.topic(), message.partition(), message.offset())
         value = message.value()
         try:
@@ -163,7 +164,7 @@ class _Decoder:
         return record
 
     def _read_schemas(self) -> None:
-        """Add the schemas on the log, those of later versions, unless they were read just now."""
+        """Add newer schemas from the log, unless they were read just now."""
         if time.monotonic() - self._read_s < _READ_EVERY_S:
             return
         self._read_s = time.monotonic()

@@ -81,7 +81,10 @@ class Product:
         return reply
 
     def _cpu_s(self) -> dict[tuple[str, int], float]:
-        """Return processor seconds by service and process; each counts for its nearest service ancestor."""
+        """Return processor seconds by service and process; each process counts for its nearest service.
+
+        The nearest service is the process itself or its closest ancestor that is one.
+        """
         services = self.services()
         times: dict[tuple[str, int], float] = {}
         up = psutil.Process(self.up_pid)

@@ -62,7 +62,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def _collide(control: ControlClient, link: str, chance: random.Random) -> float:
-    """Let two transfers meet on an uplink and wait until both have ended; return when the second began, s."""
+    """Run two transfers over one uplink to their ends; return the second's start, s since the epoch."""
     fabric_state = control.ask("show")
     rate_bps = round(fabric_state["settings"]["fabric_rate_bps"] * SHARE)
     leaf = near_node(link)

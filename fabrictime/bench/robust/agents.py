@@ -257,7 +257,7 @@ class _Live:
         return self._found
 
     def cut(self, trial: Trial) -> Verdicts:
-        """Stop a prober and cut its host's cable a while; return the verdicts once the host is UP again."""
+        """Stop a prober and cut its host's cable a while; return the verdicts until the host is UP again."""
         self._found = Verdicts()
         pid = self._pid(trial)
         self._fabric.control.ask("fault", line=f"blackhole {_host(trial)}")

@@ -131,7 +131,7 @@ class _Asked:
         self._data, self._page = data, page
 
     def wait_well(self, service: str, progress: Progress) -> set[str]:
-        """Wait until all that need a service report health; return the names of those that do not."""
+        """Wait until all dependants of a service report health; return the names of those that do not."""
         progress(f"blind: waiting for health, before {service} is stopped")
         end_s = time.monotonic() + WELL_S
         unwell = {name for name, _ in self._questions(service)}
@@ -206,8 +206,7 @@ def _page(data: Path) -> Iterator[_Page | None]:
 
 @contextlib.contextmanager
 def _stopped(data: Path, service: str) -> Iterator[None]:
-    """Stop a service's processes while the block runs, and those that `up` starts instead before they do any
-    work."""
+    """Stop a service's processes during the block, and at once those that `up` starts instead."""
     up = psutil.Process(int(status.read(data)["pid"]))
     pids: set[int] = set()
     is_over = threading.Event()

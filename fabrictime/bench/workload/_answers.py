@@ -78,7 +78,7 @@ def calibration(answers: Sequence[Answer]) -> list[tuple[float, float, int]]:
 
 
 def calibration_error(answers: Sequence[Answer]) -> float:
-    """Return the mean difference of confidence and share of right answers over all bins; NaN if empty."""
+    """Return the mean difference between confidence and share of right answers over bins; NaN if empty."""
     bins = calibration(answers)
     total = sum(count for *_, count in bins)
     return sum(abs(sure - right) * count for sure, right, count in bins) / total if total else float("nan")

@@ -235,8 +235,7 @@ def _collide(sim: Simulation, rng: Rng, flows: Sequence[SimFlow], link: int) -> 
 
 
 def _contention(sim: Simulation, rng: Rng, seed: int) -> Incident:
-    """Let the second job begin, so that one of its flows and one of the first job's share a link of the
-    fabric."""
+    """Start the second job, so that one of its flows shares a fabric link with one of the first job's."""
     ends = [
         (flow, place, int(sim.fleet.nic_leaf[(flow.source, flow.destination)[place - 1]]))
         for flow in _job(sim, OTHER).flows

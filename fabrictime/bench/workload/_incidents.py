@@ -157,7 +157,7 @@ class JobFabric:
         return FIRST_PORT + self._started % 10_000
 
     def set_ports(self, source: str, destination: str, link: str) -> None:
-        """Make the next job's messages from one host to another cross a link, whichever of them connects."""
+        """Choose ports so that the next job's messages between two hosts cross a link in either role."""
         port = self._next_port
         ends = {
             source: [p for p in PORTS if link not in self.control.tcp_route(source, destination, p, port)],

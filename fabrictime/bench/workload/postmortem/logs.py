@@ -47,7 +47,7 @@ class Line:
 def write_logs(
     folder: Path, run: Run, rng: Random, missing: set[int], lines: list[Line], layout: Layout
 ) -> None:
-    """Write lines into files, but none of missing ranks; srun's lines are in files of the whole job only."""
+    """Write lines into files, except those of missing ranks; only whole-job files have srun's lines."""
     files: defaultdict[Path, list[str]] = defaultdict(list)
     labelled = layout == "one" and rng.random() < 0.4
     attempt = f"{run.job.number}_{rng.getrandbits(40):x}/attempt_0"

@@ -36,7 +36,7 @@ class Operation:
 
 @dataclass(slots=True)
 class Entry:
-    """A rank's part in an operation: queued by the CPU, begun by the GPU unless an earlier one blocks it."""
+    """A rank's part in an operation: queued by the CPU, then begun by the GPU unless an entry blocks."""
 
     operation: Operation
     kind: str

@@ -30,7 +30,7 @@ VISIBLE_SLOWDOWN: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
-    """A right set of culprits: `count` of `needed`, unless it is empty, and none beside `allowed`."""
+    """A right set of culprits: at least `count` names of `needed`, unless empty, and none but `allowed`."""
 
     needed: frozenset[str] = frozenset()
     allowed: frozenset[str] = frozenset()
@@ -205,7 +205,7 @@ def _log_of_stop(run: Run, folder: Folder) -> dict[str, Culprits]:
 
 
 def _accounting(run: Run, folder: Folder) -> dict[str, Culprits]:
-    """Return the verdicts that show in Slurm's accounting; it has the host only if each has its own step."""
+    """Return the verdicts that show in Slurm's accounting, with the host if each host has its own step."""
     names = _subjects(run, run.incident.ranks)
     if not run.dead:
         ended = {"DEAD_RANK": Culprits()} if folder.state == "FAILED" else {}
