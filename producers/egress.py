@@ -75,10 +75,10 @@ class EgressCheck:
 
 
 def foreign_egress(device: str, index: int, interfaces: tuple[Interface, ...]) -> str | None:
-    """Return the name of the device that packets leave by if it is not the NIC's; None if it is.
+    """Return the device that packets leave by if it does not belong to the NIC; None if it does.
 
-    A bond, bridge or VLAN on the NIC's device is the NIC's too, and so is a member of the NIC's bond. Devices
-    that the kernel does not know are not checked.
+    A bond, bridge or VLAN on the NIC's device belongs to the NIC, and so does a member of the NIC's bond.
+    Devices that the kernel does not know are not checked.
     """
     by_index = {interface.index: interface for interface in interfaces}
     own = next((interface for interface in interfaces if interface.name == device), None)

@@ -144,7 +144,7 @@ def _tables(state: NetworkState, address: str, interface: Interface) -> set[int]
 
 
 def _joined(networks: set[Network]) -> list[Network]:
-    """Return the networks without those inside others. The smallest are combined until few enough remain."""
+    """Return the networks that are in no other network; the smallest are combined until few enough remain."""
     joined = _collapsed(networks)
     while len(joined) > _MAX_NETWORKS:
         longest = max(network.prefixlen for network in joined)
@@ -199,7 +199,7 @@ def _interface(body: bytes, addresses: dict[int, list[str]]) -> Interface:
 
 
 def _route(body: bytes, family: int) -> Route | None:
-    """Return the unicast route in a message; None for other routes and those without a device."""
+    """Return the unicast route in a message; None for other routes and for routes without a device."""
     _, bits, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(body)
     fields = dict(attributes(body, _ROUTE.size))
     devices = [_number(fields[_RTA_OIF])] if _RTA_OIF in fields else []

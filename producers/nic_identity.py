@@ -1,4 +1,4 @@
-"""Notices NICs that were made again under their name: driver reload, new VF or veth, new namespace.
+"""Detects NICs that were recreated under their name: driver reload, new VF or veth, new namespace.
 
 Sockets are bound to the index of a device and live in a namespace. A new device has another index, so all
 sends of the old sockets fail, although name and address are the same.
@@ -20,7 +20,7 @@ CHECK_S: Final = 0.5
 
 
 class Identity(NamedTuple):
-    """The kernel's objects behind a NIC's name; 0 for one that does not exist now."""
+    """The kernel's objects behind a NIC's name; 0 for an object that does not exist now."""
 
     device_index: int
     namespace: int
@@ -51,9 +51,9 @@ class NicIdentities:
         self._check_at_s = 0.0
 
     def changed(self, now_s: float) -> str | None:
-        """Return one line about a NIC that was made anew; None if there is none, or it is too early to check.
+        """Return one line about a recreated NIC; None if there is none, or if it is too early to check.
 
-        A device that is gone, or that has another name for now, is no new one.
+        A device that is gone, or that has another name for now, does not count as recreated.
         """
         if now_s < self._check_at_s:
             return None

@@ -1,7 +1,7 @@
-"""The agent of one or several hosts: runs the checks of requests and of its own schedule.
+"""The audit agent of one or several hosts: runs the checks of requests and of its own schedule.
 
 `AuditAgent` accepts requests, keeps the schedule, and yields records; it does not use Kafka itself. Each run
-of a host has a thread, at most `hosts_at_once` at a time. Beyond the run's limit, results are UNKNOWN.
+of a host has a thread, at most `hosts_at_once` at a time. Results beyond the run's time limit are UNKNOWN.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Choice(NamedTuple):
 
 
 def chosen(checks: Mapping[str, Check], only: Sequence[str], *, active: bool) -> Choice:
-    """Return the checks of these categories and ids; all checks if `only` is empty.
+    """Return the checks whose category or id is in `only`; all checks if `only` is empty.
 
     A category without checks is known as well: the evaluation computes `fabric`.
     """
@@ -91,7 +91,7 @@ def is_round(request: AuditRun) -> bool:
 
 
 class AuditAgent:
-    """Runs checks of hosts. One thread calls its methods."""
+    """Runs the checks of hosts. Not thread-safe: call its methods from one thread."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ def _refused(run: _Run) -> Iterator[AuditResult]:
 
 
 def _results(run: _Run, open_host: OpenHost, hanging: set[str]) -> Iterator[AuditResult]:
-    """Yield the agent's own result, then those of the checks as they end."""
+    """Yield the agent's own result, then the result of each check when the check ends."""
     checks, inactive, _ = run.choice
     count = 1 + len(checks) + len(inactive)
 

@@ -1,6 +1,6 @@
-"""Sentences for what is not there, and for what would help where a check could not be made.
+"""Sentences that explain a missing file or program, and that state a remedy if a check could not be made.
 
-The tables stand first. They replace the errors of the operating system, which name a path and no reason.
+The tables come first. They replace the errors of the operating system, which name a path and no reason.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _ERRNO: Final = re.compile(
 
 
 def absence(text: str) -> str:
-    """Return a sentence for the error of a missing file; any other text as it is."""
+    """Return a sentence for the error of a missing file; return any other text unchanged."""
     match = _ERRNO.match(text)
     if match is None:
         return text

@@ -102,9 +102,9 @@ class _Work:
         return overdue_checks
 
     def _next(self) -> Check | None:
-        """Remove and return a waiting check that may run now; None without one.
+        """Remove and return a waiting check that may run now; None if no check may.
 
-        Only one active check runs at a time, so that its load does not falsify another's figures.
+        Only one active check runs at a time, so that its load does not falsify the figures of another check.
         """
         is_loaded = any(check.active for check in self._running)
         for index in range(len(self._waiting) - 1, -1, -1):

@@ -1,7 +1,7 @@
 """The auditor of one host, or of several hosts whose namespaces this process may enter.
 
-It reads requests from `fabric.audit.runs`, from the end and without a group, and publishes an `AuditResult`
-per check to `fabric.audit` as it ends. It also runs the passive checks on a schedule.
+It reads new requests from `fabric.audit.runs` without a consumer group. It publishes an `AuditResult` to
+`fabric.audit` as each check ends. It also runs the passive checks on a schedule.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class CommunicatorList:
         self.records: list[Communicator] = []
 
     def index(self, number: int) -> int:
-        """Return the index in the record of communicator number `number` of the segment; add it if needed."""
+        """Return a communicator's index in the record, by its number in the segment; add it if needed."""
         place = self._index.get(number)
         if place is None:
             place = self._index[number] = len(self.records)
@@ -163,7 +163,7 @@ def _operation(
 
 
 def _waits(row: Any) -> dict[str, int | None]:
-    """Return the four waiting times of an operation or transfer; None for those not measured."""
+    """Return the four waiting times of an operation or transfer; None for each time that was not measured."""
     is_split = int(row["flags"]) & SPLIT
     return {name: int(row[name]) if is_split else None for name in _WAITS}
 
@@ -266,7 +266,7 @@ def _delay(row: Any, nic: str, flow: str | None) -> QueuePairDelay:
 
 
 def _merged(former: QueuePairDelay, new: QueuePairDelay) -> QueuePairDelay:
-    """Return the delays of both intervals together. The larger 99th percentile bounds the true one."""
+    """Return the delays of both intervals together. The larger p99 is an upper bound of the joint p99."""
     if not new["count"]:
         return {**former, "posted": new["posted"]}
     if not former["count"]:

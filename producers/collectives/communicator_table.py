@@ -16,7 +16,7 @@ from native.collectives.reader import NO_COMMUNICATOR, QUEUE_PAIR, Reader
 
 
 class CommunicatorTable:
-    """The communicators with events that are not published yet, and those that run."""
+    """The running communicators, and the ended communicators with unpublished events."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -36,7 +36,7 @@ class CommunicatorTable:
         """Numbers that were added since the last `take_new`."""
 
     def refresh(self, used_rows: frozenset[int] = frozenset()) -> None:
-        """Read the rows that changed, and those in `used_rows` that have no number."""
+        """Read the rows that changed, and the rows in `used_rows` that have no number yet."""
         changed = self._reader.communicators_changed
         if changed == self._changed and not used_rows:
             return
@@ -74,7 +74,7 @@ class CommunicatorTable:
         events["communicator"] = self._number_by_row[rows]
 
     def take_new(self) -> list[int]:
-        """Return the numbers that were added since the last call, and forget those that ended before it.
+        """Return the numbers added since the last call; forget communicators that ended before that call.
 
         Call it after all events that were read are published. A communicator that ended is kept for one more
         call, because its last events may not have been read yet.

@@ -81,10 +81,10 @@ class Dump(NamedTuple):
 
 
 def rank_of_name(name: str) -> int | None:
-    """Return the rank in a file's name; None if there is none.
+    """Return the rank in a file's name; None if the name has none.
 
-    PyTorch and torchcomms append the rank to a prefix. Others append a process id, such as
-    `nccl_trace_rank_7_pid123`: the last number after `rank` precedes a number at the end.
+    PyTorch and torchcomms append the rank to a prefix. Other programs append a process id, such as
+    `nccl_trace_rank_7_pid123`: the rank is then the last number after `rank`, before the number at the end.
     """
     after_rank = _AFTER_RANK.findall(name)
     at_end = _AT_END.fullmatch(name)

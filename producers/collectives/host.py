@@ -63,7 +63,7 @@ class Counts(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """A process's segment. `lost_s` is the time at which its connection ended; None while it is connected."""
+    """A process and its segment. `lost_s`: time at which the connection ended; None while connected."""
 
     process: ProcessId
     traced: TracedProcess
@@ -259,9 +259,9 @@ class HostReporter:
 
 
 def process_name(passed: Passed) -> str:
-    """Return the name of a process in records: its id and start time.
+    """Return the name of a process in records: its process id and start time.
 
-    The profiler is added for a process that may have another profiler beside that of NCCL.
+    The profiler's name is added if the process may have another profiler beside NCCL's.
     """
     start = passed.process.ticks or passed.reader.created_raw_ns
     name = f"{passed.process.pid}-{start}"

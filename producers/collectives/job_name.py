@@ -14,7 +14,7 @@ Environment = Mapping[str, str]
 
 
 def job_name(environment: Environment) -> str:
-    """Return the job's name: the given one, else that of the scheduler or launcher; else empty."""
+    """Return the configured name of the job, else the name from the scheduler or launcher; else empty."""
     given = environment.get("FABRICTIME_JOB")
     if given:
         return _shortened(given)
@@ -77,7 +77,7 @@ _SOURCES: Final[tuple[Callable[[Environment], str], ...]] = (_slurm, _pbs, _lsf,
 
 
 def _shortened(name: str) -> str:
-    """Return a name that fits; a longer one ends with its checksum (FNV-1a)."""
+    """Return the name unchanged if it fits; else its beginning with the name's checksum (FNV-1a)."""
     data = name.encode("utf-8", "surrogateescape")
     if len(data) < NAME_BYTES:
         return data.decode("utf-8", "replace")

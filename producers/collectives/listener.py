@@ -1,7 +1,7 @@
 """The socket of one host on which profilers pass their segments; see native/collectives/segment.h.
 
-A connection belongs to one process and stays open. When it ends, the process has ended or is about to pass
-its segment again. A segment's inode identifies it, so that none counts twice.
+A connection belongs to one process and stays open. It ends when the process has ended or is about to pass
+its segment again. A segment's inode identifies the segment, so that none counts twice.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def _stat_of(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the name, which may have spaces; None if it is gone."""
+    """Return the fields of /proc/PID/stat after the name, which may have spaces; None if PID has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

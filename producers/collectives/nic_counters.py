@@ -81,7 +81,7 @@ _MAX: Final = 2**62
 
 
 def counter_values(counters: Mapping[str, int]) -> dict[str, int]:
-    """Return the present values of those `NicCounter` fields for which a NIC has counters."""
+    """Return the present values of the `NicCounter` fields for which a NIC has counters."""
     values = {**counters, **_priority_sums(counters)}
     names_by_field = {
         field: next((names for names in choices if not values.keys().isdisjoint(names)), ())
@@ -126,8 +126,8 @@ def _read_tcp() -> dict[str, int]:
 class NicCounters:
     """Reads the counters of one host's NICs. Raises OSError if they cannot be opened.
 
-    The TCP counters of a host belong to all of its NICs together. So they are used only on hosts with a
-    single NIC, for fields that its own counters lack.
+    The TCP counters of a host count for all of its NICs together. So they are used only on hosts with a
+    single NIC, for fields that the NIC's own counters lack.
     """
 
     def __init__(self, nics: Sequence[NicSettings], sysfs: Path = Path("/sys")) -> None:

@@ -1,8 +1,8 @@
-"""One process of a job: drains its segment, and makes a record of it when one is due.
+"""One process of a job: drains its segment, and makes a record of the events when a record is due.
 
 A record is in flight until the log has acknowledged it. Meanwhile the rings keep its events, so that another
-reporter would read them again. Only when the rings fill up, their room is freed before, so that the job loses
-no events. Without the log, a record covers more and more time, and no sum is lost.
+reporter would read them again. Only when the rings fill up, their room is freed earlier, so that the job
+loses no events. Without the log, a record covers more and more time, and no sum is lost.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class TracedProcess:
 
     @property
     def job(self) -> str | None:
-        """The job's name: the given one, else of the first communicator; None: unknown yet."""
+        """The job's name: the configured name, else the first communicator's; None while unknown."""
         if self.reader.job:
             return owned_name(self.reader.job, self.origin.user)
         first_id = self._communicators.first_id
@@ -329,7 +329,7 @@ class TracedProcess:
 
     @property
     def nics(self) -> list[str]:
-        """NICs with counters that matter to the process: those that it uses, else all of the host."""
+        """NICs with counters that matter to the process: the NICs that it uses, else all NICs of the host."""
         return self._known_nics() or list(self._host_nics)
 
     def _wants_queue_pairs(self, now_s: float) -> bool:
@@ -345,7 +345,7 @@ class TracedProcess:
         transfers: npt.NDArray[Any],
         now_s: float,
     ) -> None:
-        """Add running, slow and sampled operations with their transfers, as many as the budget allows."""
+        """Add running, slow and sampled operations with their transfers, within the budget of bytes."""
         base_bytes = len(codec.encode(CollectiveBatch, record, self._registry))
         interval_s = max(now_s - self._published_s, 1e-3)
         self._base_bytes = base_bytes

@@ -1,7 +1,7 @@
 """Measures the activity of a process by the kernel's accounting: processors, files, disk, stops.
 
 The states of a process are sampled, because the kernel counts no time for them. A process that a cgroup has
-frozen looks like one that sleeps; its cgroup is asked while it uses no processor.
+frozen shows the state of a sleeping process, so its cgroup is read while it uses no processor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Reading(NamedTuple):
 
 
 def read_process(pid: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Reading | None:
-    """Return the accounting of a process; None if it has ended or is another user's and hidden."""
+    """Return the accounting of a process; None if it has ended, or is hidden because it is another user's."""
     try:
         stat = (proc / str(pid) / "stat").read_text("utf-8", "replace")
         fields = stat.rpartition(")")[2].split()
@@ -44,7 +44,7 @@ def read_process(pid: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Read
 
 
 def _io_bytes(pid: int, proc: Path) -> int | None:
-    """Return the bytes that a process read and wrote; None if they may not be read."""
+    """Return the bytes that a process read and wrote; None without the right to read the counts."""
     try:
         lines = (proc / str(pid) / "io").read_text("ascii", "replace").splitlines()
         totals = {name: int(number) for name, _, number in (line.partition(":") for line in lines)}

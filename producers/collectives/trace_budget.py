@@ -50,7 +50,7 @@ class TraceBudget:
     def is_enough(self, size: float, urgent: bool) -> bool:
         """Return whether a record of `size` bytes may be published now.
 
-        A record above half the capacity may overdraw the bucket; else it would wait for ever.
+        A record above half the capacity may overdraw the bucket; otherwise it would wait for ever.
         """
         reserve = 0 if urgent else self.capacity * _URGENT_SHARE
         return self.level - min(size, self.capacity / 2) >= reserve

@@ -2,8 +2,8 @@
 
 The inputs are the kernel's TCP sockets, programs' flows and labels, and the fleet's addresses.
 
-A flow's id is that of its first socket. When its program moves the flow to another socket with another source
-port, the registration of that socket gives the flow's id. The counters then include both sockets. An RDMA
+A flow has the id of its first socket. When its program moves the flow to another socket with another source
+port, the registration of the new socket gives the flow's id. The counters then include both sockets. An RDMA
 flow's id is its queue pair's name, whatever its source port.
 """
 
@@ -151,7 +151,7 @@ class _Flow:
     def shares(
         self, since: _Counters, until: _Counters, rate_bps: float
     ) -> tuple[float, float, float] | None:
-        """Return an interval's shares: busy, limited by receiver, limited by sender. None if not measured."""
+        """Return an interval's shares: busy, limited by receiver, limited by sender; None if not measured."""
         interval_us = (until.at_ns - since.at_ns) / 1e3
         if self.kernel is None or interval_us <= 0:
             return None
@@ -176,7 +176,7 @@ class _Flow:
 
 @dataclass(slots=True)
 class FlowTable:
-    """The flows of one host. `local` maps its addresses to its NICs; `nic_of`: the NIC of any address."""
+    """The flows of one host. `local` maps its addresses to its NICs; `nic_of` returns any address's NIC."""
 
     host: str
     boot: str
@@ -299,7 +299,7 @@ class FlowTable:
         ]
 
     def _due_rows(self, is_complete: bool) -> tuple[list[Flow], list[Flow]]:
-        """Return the rows of the separate, earlier record, and those of the present record."""
+        """Return the rows of the separate, earlier record, and the rows of the present record."""
         reportable = [flow for flow in self._flows.values() if self._is_reportable(flow)]
         moved = [flow for flow in reportable if flow.moved(self.rules)]
         earlier = [self._row(flow, flow.before) for flow in moved if flow.reported.at_ns < flow.before.at_ns]
@@ -404,7 +404,7 @@ class FlowTable:
         return f"{self.host}/{self.boot}/{name}"
 
     def _registered_flow(self, key: Key, registration: Registration, now_ns: int) -> _Flow | None:
-        """Add a reading of a flow whose bytes its program counts. Return the flow; None if unreported."""
+        """Add a reading of a flow whose bytes its program counts. Return the flow; None if not reported."""
         nic, peer = self.local.get(key[1]), self.nic_of(key[3])
         if nic is None or peer is None or registration.sent_bytes is None:
             return None

@@ -104,7 +104,7 @@ class FlowReporter:
         """Open the hosts' tables and sockets. Raises TopologyError if the topology file cannot be used.
 
         `put` publishes routes under topic, key and value; None disables tracing. `notify` sends a line to the
-        service manager. The flows of a NIC that has not got its address yet are traced once it has.
+        service manager. The flows of a NIC without an address are traced once the NIC has an address.
         """
         self.settings = settings
         self._spaces: dict[str | None, _Namespace] = {}
@@ -177,9 +177,9 @@ class FlowReporter:
             self._trace_flows(now_ns / 1e9)
 
     def check_addresses(self) -> None:
-        """Report NICs whose address is missing, and start tracing the flows of those that now have it.
+        """Report NICs whose address is missing, and start tracing the flows of NICs that now have an address.
 
-        The socket of programs is checked as well: a removed file is made again.
+        The socket of programs is checked as well: a removed file is recreated.
         """
         self._watch_addresses.report("flows", self.registrations.check())
         missing = self._watch_addresses.check()
@@ -251,7 +251,7 @@ class FlowReporter:
             tracer.tick(now_s)
 
     def reopen(self) -> None:
-        """Open all sockets again, because a NIC or its namespace was made anew; registrations stay."""
+        """Open all sockets again, because a NIC or its namespace was recreated; registrations stay."""
         for netns, space in self._spaces.items():
             try:
                 diag = SockDiag(netns)

@@ -1,6 +1,6 @@
 """Reads the TCP sockets of a network namespace through the kernel's socket diagnosis.
 
-It returns open sockets and those that ended since the last call, with their counters (struct tcp_info of
+It returns open sockets and sockets that ended since the last call, with their counters (struct tcp_info of
 linux/tcp.h; bytes_sent since Linux 4.19). Netlink is used without a library: pyroute2's decoder takes a
 millisecond for twelve sockets, and hosts have thousands.
 """
@@ -104,7 +104,7 @@ class SockDiag:
                     sockets.append(parsed)
 
     def close(self) -> None:
-        """Close both sockets."""
+        """Close both netlink sockets."""
         self._ask.close()
         self._ended.close()
 

@@ -156,7 +156,7 @@ RecordHandler = Callable[[str, Any, int], None]
 
 
 class LookupReader:
-    """Reads whole topics without a consumer group; its calls hardly ever block."""
+    """Reads whole topics without a consumer group; its calls rarely block."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class LookupReader:
         return wants_key is None or wants_key(message.key)
 
     def _assign(self) -> bool:
-        """Assign all topics when they exist; try at most once per second. Return whether they are."""
+        """Assign all topics when they exist; try at most once per second. Return whether all are assigned."""
         now_s = time.monotonic()
         if now_s < self._assign_at_s:
             return False

@@ -139,7 +139,7 @@ def _of_name(device: str) -> bytes:
 
 
 class PortChange(NamedTuple):
-    """A change at the port of carrier, speed or both; None for one that did not change."""
+    """A change of the port's carrier, speed or both; None for the value that did not change."""
 
     carrier: bool | None
     speed_bps: int | None
@@ -206,7 +206,7 @@ class PortWatch:
         self._socket.send(netlink.request(_RTM_GETLINK, _of_name(self._device)))
 
     def _gone(self) -> list[PortChange]:
-        """Note that the kernel has no device of this name; return the loss of its carrier, if it had one."""
+        """Record that the kernel has no device of this name; return the loss of carrier, if it had one."""
         self.known = self._number is not None and self._name != self._device
         if self.known or not self._carrier:  # it runs under another name, or was down already
             return []

@@ -58,7 +58,7 @@ class LinkEvents:
     def probes(self, evidence: Evidence) -> list[LinkEvent]:
         """Return events with the engine's evidence, at most 4,096 paths in each.
 
-        The list is empty if no path was probed and the agent has no trouble of its own.
+        The list is empty if no path was probed and the agent reports no trouble of its own.
         """
         trouble = agent_trouble(evidence)
         if not evidence.paths and not trouble:

@@ -1,6 +1,6 @@
 """Publishes the link evidence of one NIC, from its probes, its port, its counters and its RDMA events.
 
-One thread waits for all sources except the counters. Another reads those: some drivers are slow.
+One thread waits for all sources but the counters. Another thread reads the counters: some drivers are slow.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class LinkReporter:
                 self._put(record)
 
     def _read_port(self) -> list[PortChange]:
-        """Return the changes at the port. It reads unless a `wait` just before saw nothing."""
+        """Return the changes at the port. Read it unless a `wait` just before saw no change."""
         is_quiet, self._is_port_quiet = self._is_port_quiet, False
         return [] if is_quiet else self._device.read()
 

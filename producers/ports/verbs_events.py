@@ -42,7 +42,7 @@ END_S = 2.0
 
 
 class VerbsEventReader:
-    """Waits for a device's events in a process. `fileno` becomes readable after one; `read` never blocks."""
+    """Waits for a device's events in a process. `fileno` is readable after an event; `read` never blocks."""
 
     def __init__(self, device: str, python: str | None = None) -> None:
         """Start the process. Raises OSError if that fails."""

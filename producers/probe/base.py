@@ -1,6 +1,6 @@
 """Defines the interface of the probe transports, and the parts that all probers share.
 
-A transport sends probes and answers those of other NICs: UDP (`udp.py`) or RDMA datagrams (`rdma/`). The
+A transport sends probes and answers the probes of other NICs: UDP (`udp.py`) or RDMA datagrams (`rdma/`). The
 shared parts choose the peers, announce the NIC in the inventory and publish the probe batches.
 """
 
@@ -140,7 +140,7 @@ class ProbePublisher:
         self.producer.put(PROBES.name, nic, self._batch_header + batch)
 
     def report_status(self, transport: ProbeTransport, peers: int, details: str = "") -> None:
-        """Send the status line to the service manager. `details`, inserted in it, ends with ", "."""
+        """Send the status line to the service manager. `details`, inserted in the line, ends with ", "."""
         counters = transport.counters()
         refused = sum(counters.get(name, 0) for name in REFUSED_COUNTERS)
         self.supervisor.notify(

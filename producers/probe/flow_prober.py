@@ -115,7 +115,7 @@ class FlowProber:
 
     @property
     def status(self) -> str:
-        """Return the flow probes' part of the service's status line; empty if there are none."""
+        """Return the flow probes' part of the service's status line; empty if there are no flow probes."""
         targets = self.targets
         if not targets.probes:
             return ""

@@ -31,7 +31,7 @@ NS_PER_S: Final = 1e9
 
 
 class PeerRoute(NamedTuple):
-    """A flow's route: the peer and the ordered, directed links to it."""
+    """A flow's route: the peer and the ordered, directed links to that peer."""
 
     peer: str
     links: Links

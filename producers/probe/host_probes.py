@@ -67,7 +67,7 @@ class _Peer:
 
 @dataclass(slots=True)
 class SilentPeers:
-    """The peers of one NIC and the probes of their hosts. Pure; times are seconds of the monotonic clock."""
+    """The silent peers of one NIC, and the probes of their hosts. Pure; times are monotonic, s."""
 
     _peers: dict[str, _Peer] = field(default_factory=dict)
 
@@ -129,7 +129,7 @@ class SilentPeers:
 
 
 class HostSocket:
-    """Sends packets from one NIC that the kernel of a host answers. It needs no privilege."""
+    """Sends packets from one NIC that the kernel of another host answers. It needs no privilege."""
 
     def __init__(self, address: str, netns: str | None, device: str | None = None) -> None:
         """Open the sockets. Raises OSError if the kernel refuses the UDP socket; ICMP is optional."""

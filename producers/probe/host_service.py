@@ -1,7 +1,7 @@
 """The probers of all NICs of one host in one process, with one connection to each broker for all of them.
 
 One thread serves all NICs: it waits for their deadlines and link events together. Each NIC's engine has a
-thread of its own in C. A NIC without its address, or one that was made anew, is opened again on its own.
+thread in C. A NIC without its address, or a NIC that was recreated, is opened again separately.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IDLE_S: Final = 0.2
 
 
 class HostPublisher(ProbePublisher):
-    """The Kafka side of all probers of a host. It states the sums of their counters."""
+    """The Kafka side of all probers of a host. It publishes the sums of the probers' counters."""
 
     def __init__(self, settings: ProbeSettings, notifier: ServiceNotifier) -> None:
         super().__init__(settings)
@@ -84,7 +84,7 @@ class HostLog:
             self._reader = open_reader(self.publisher, handlers, self._host)
 
     def remove(self, name: str, members: Sequence[ProbeService]) -> None:
-        """Leave a NIC out of the status line, and deliver records to the others."""
+        """Leave a NIC out of the status line, and deliver records to the remaining `members`."""
         self._publisher.forget(name)
         self.set_members(members)
 

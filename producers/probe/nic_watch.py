@@ -27,7 +27,7 @@ _CONF: Final = "/proc/sys/net/ipv4/conf"
 
 
 def problems_of(egress: str | None, arrived: int, filtered: str | None, rewritten: int = 0) -> str | None:
-    """Return one line on why a NIC's packets miss it or are changed; None if there is no problem.
+    """Return one line on why a NIC's packets bypass the NIC or are changed; None if there is no problem.
 
     `egress`: device of another NIC by which this NIC's packets leave. `arrived`: packets for this NIC that
     another NIC received. `filtered`: device of the reverse path, if strict filtering drops arriving packets.

@@ -1,8 +1,8 @@
 """Selects the k peers that a NIC probes. The choice depends only on the fleet, and changes little with it.
 
-All NICs are placed on a ring by their hash, and each probes its successor, so the graph of all pairs is
-connected. The other k - 1 peers are those with the highest hashes of (NIC, peer). This is rendezvous hashing
-(Thaler and Ravishankar, 1998): when a NIC joins or leaves, few NICs change one peer each.
+All NICs are placed on a ring by their hash, and each NIC probes its successor, so the graph of all pairs is
+connected. The other k - 1 peers are the NICs with the highest hashes of (NIC, peer). This is rendezvous
+hashing (Thaler and Ravishankar, 1998): when a NIC joins or leaves, few NICs change one peer each.
 """
 
 from __future__ import annotations

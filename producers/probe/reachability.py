@@ -2,7 +2,7 @@
 
 Rails with separate networks, and planes of a dual-plane fabric, cannot reach each other. The routes of both
 ends show this if each rail has only routes to its own networks. If each rail has a default route, only
-missing answers show it.
+missing answers show that rails are separate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reduces a prober's samples to clock fits and delays per window (`probes.publish = reduced`).
 
 The result is the same `ClockFits` and `PathDelays` of a map worker, with the NIC as its own source. The
-inputs are the prober's batches with their log time and the newest `ClockOffsets`..
+inputs are the prober's batches with their log time and the newest `ClockOffsets`.
 """
 
 from __future__ import annotations

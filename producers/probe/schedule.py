@@ -1,7 +1,7 @@
 """Follows the probe schedule of a NIC: when its prober sends, and to which paths.
 
-The schedule (`ProbeSchedule`) is in fabric time; the engine needs its own clock. A schedule that would probe
-faster than the settings allow is refused.
+The schedule (`ProbeSchedule`) is in fabric time, but the engine needs times of its own clock. A schedule that
+would probe faster than the settings allow is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def slot_of(settings: ProbeSettings) -> tuple[int, int]:
 
 
 def schedule_error(record: ProbeSchedule, slot: tuple[int, int]) -> str:
-    """Return why a prober with this slot cannot follow a `ProbeSchedule`; empty if it can."""
+    """Return why a prober with this slot cannot follow a `ProbeSchedule`; empty if the prober can."""
     count, per_slot = len(record["path"]), record["probes_per_slot"]
     peers = record["peer"]
     if not 1 <= per_slot <= slot[1]:

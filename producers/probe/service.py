@@ -68,9 +68,9 @@ class ProbeService:
         addresses: AddressWatch,
         shared: LogAccess | None = None,
     ) -> None:
-        """Open all parts. Raises OSError or ValueError if one cannot be opened.
+        """Open all parts. Raises OSError or ValueError if a part cannot be opened.
 
-        `shared`: access to the log that other probers of this process use too; None for one of its own.
+        `shared`: access to the log that other probers of this process use too; None opens a separate access.
         """
         self.settings, self.nic, self.stop = settings, nic, stop
         self._addresses = addresses
@@ -144,7 +144,7 @@ class ProbeService:
         self._set_next_flush()
 
     def run(self) -> None:
-        """Work until a stop is requested, the NIC was made anew, or the engine fails."""
+        """Work until a stop is requested, the NIC was recreated, or the engine fails."""
         while not self.stop.is_set() and self.is_usable():
             self.step()
         self.finish()
@@ -168,7 +168,7 @@ class ProbeService:
 
     @property
     def wake_at_s(self) -> float:
-        """The next deadline, in seconds of the monotonic clock; link events may come before."""
+        """The next deadline, in seconds of the monotonic clock; a link event may need work earlier."""
         wake_at_s = min(self._flush_at_s, self._trace_at_s)
         return wake_at_s if self.size_prober is None else min(wake_at_s, self.size_prober.due_s)
 

@@ -1,9 +1,9 @@
 """Decides which packet sizes to probe on which path, and derives the largest size that passes.
 
-One packet of the NIC's MTU checks a path. If it is lost, small packets beside it show whether the path drops
+One packet of the NIC's MTU checks a path. If it is lost, additional small packets show whether the path drops
 only large packets. A binary search then finds the limit, and a last series of packets confirms it: random
 loss would not pass packets below the limit and drop all above it. Each traffic class is checked, since a
-switch may drop large packets of only one. This module uses no socket and no clock.
+switch may drop the large packets of only one class. This module uses no socket and no clock.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class SizeChecks:
         return [path for path in paths if path is not None]
 
     def _next_key(self, now_s: float) -> _Key | None:
-        """Return the next path and class to check, in turn. Due paths that drop large packets go first."""
+        """Return the next path and class to check, cyclically. Due paths that drop large packets go first."""
         blocked = [k for k, p in self._paths.items() if p.is_blocked and not p.sent and now_s >= p.due_s]
         if blocked:
             return min(blocked, key=lambda key: self._paths[key].due_s)
@@ -313,5 +313,5 @@ class SizeChecks:
         self._results.add(key[:2])
 
     def _known_limit(self) -> int:
-        """Return the limit found on another path, which may have the same cause; 0 if there is none."""
+        """Return the limit found on another path, which may have the same cause; 0 if no limit was found."""
         return next((path.passes_bytes or 0 for path in self._paths.values() if path.is_blocked), 0)

@@ -1,7 +1,7 @@
-"""Rates of the error counters of RDMA ports: of the link, of the transport and of EFA devices.
+"""Rates of the error counters of RDMA ports: link, transport and EFA counters.
 
 Each rate is measured over a short window between two readings in one check, and as the mean since boot; the
-higher one counts. The window finds a fault that has just begun; the mean finds a slow one.
+higher rate counts. The window finds a fault that has just begun; the mean finds a slow fault.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHECKS: Final = Checks(limit_s=20.0)
 
 
 class Rule(NamedTuple):
-    """A counter and the largest rate of it that is no error: `limit` events in `per_s` seconds."""
+    """A counter and its largest harmless rate: `limit` events in `per_s` seconds."""
 
     counter: str
     limit: float
@@ -81,7 +81,7 @@ class Rate(NamedTuple):
 def rates(
     before: Counters, after: Counters, elapsed_s: float, uptime_s: float
 ) -> dict[tuple[str, str], Rate]:
-    """Return the rates of the counters in both readings. A counter that fell was reset: it grew from 0."""
+    """Return the rates of the counters in both readings. A counter that fell was reset, and counts from 0."""
     rate_by_key = {}
     for key, value in after.items():
         if key in before:

@@ -127,7 +127,7 @@ def discards(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("backend.drivers", "NICs of one model have one driver", 18)
 @remedy.monitor("Install the same driver on all hosts")
 def drivers(host: Host) -> Iterator[Finding]:
-    """Find NICs whose driver or its version differs from most of their model; the fleet is compared too."""
+    """Find NICs whose driver or version differs from most NICs of their model on this host."""
     driver_by_nic = {name: _driver(host, name) for name in backend_interfaces(host)}
     model_by_nic = {name: _model(host, name) for name in driver_by_nic}
     for name, (driver, version) in driver_by_nic.items():
@@ -140,7 +140,7 @@ def drivers(host: Host) -> Iterator[Finding]:
 
 
 def _model(host: Host, name: str) -> str:
-    """Return the PCI vendor and device of a NIC; empty for one that states none."""
+    """Return the PCI vendor and device of a NIC; empty if the NIC states none."""
     try:
         return " ".join(host.read(f"/sys/class/net/{name}/device/{part}") for part in ("vendor", "device"))
     except Missing:
@@ -148,7 +148,7 @@ def _model(host: Host, name: str) -> str:
 
 
 def _driver(host: Host, name: str) -> tuple[str, str]:
-    """Return (driver, version) of a NIC; a driver without a version of its own has the kernel's release."""
+    """Return (driver, version) of a NIC; the kernel's release if the driver has no version."""
     match = re.search(r"^DRIVER=(\S+)", host.read(f"/sys/class/net/{name}/device/uevent"), re.MULTILINE)
     if match is None:
         raise ValueError(f"{name}: no driver in its uevent file")

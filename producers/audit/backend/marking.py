@@ -23,7 +23,7 @@ CHECKS: Final = Checks()
 
 
 class Mark(NamedTuple):
-    """A rule that marks packets. `text`: the rule in short; `priorities`: the priority for each DSCP."""
+    """A rule that marks packets. `text` is the rule in short; `priorities` has the priority of each DSCP."""
 
     text: str
     priorities: dict[int, int]
@@ -107,7 +107,7 @@ def _field(node: Node) -> str:
 
 
 def _mapped(value: Node, maps: Mapping[str, Node]) -> dict[str, str] | None:
-    """Return the keys and values of a map that stands in the rule or in its table; None for another value."""
+    """Return the keys and values of a map in the rule or in its table; None if the value is no map."""
     if not (isinstance(value, dict) and "map" in value):
         return None
     data = value["map"]["data"]

@@ -29,7 +29,7 @@ _VALUE: Final = re.compile(rf"({_NUMBER}) (dBm|mA|degrees C)")
 
 
 class Quantity(NamedTuple):
-    """A reading of a module: names in both tools, the limit that counts, and the fact."""
+    """A reading of a module: its names in mlxlink and ethtool, the limit that counts, and the fact's name."""
 
     mlxlink: str
     ethtool: tuple[str, ...]

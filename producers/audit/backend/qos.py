@@ -76,7 +76,7 @@ def trust(host: Host) -> Iterator[Finding]:
 
 
 def _trust_text(dcb: Dcb) -> str | None:
-    """Return the field that a NIC trusts first; it uses the others for packets without that field."""
+    """Return the packet field that a NIC trusts first; other fields count for packets without that field."""
     if dcb.trust is None:
         return None
     return dcb.trust[0] if dcb.trust else "none"
@@ -85,7 +85,7 @@ def _trust_text(dcb: Dcb) -> str | None:
 @CHECKS.error("backend.dscp-map", "NICs map DSCP to the same priorities")
 @remedy.monitor("dcb app replace dev INTERFACE dscp-prio DSCP:PRIORITY")
 def dscp_map(host: Host) -> Iterator[Finding]:
-    """Find NICs whose map from DSCP to priority differs from the other NICs'."""
+    """Find NICs whose map from DSCP to priority differs from the map of the other NICs."""
     yield from _equal(host, "dscp_map", lambda dcb: map_text(dcb.dscp_priority) or None)
 
 
@@ -124,7 +124,7 @@ def congestion_marks(host: Host) -> Iterator[Finding]:
 
 
 def traffic_class(text: str) -> int | None:
-    """Return the traffic class that a NIC gives all RoCE packets; None if programs choose."""
+    """Return the traffic class that a NIC gives all RoCE packets; None if each program chooses the class."""
     match = _CLASS.search(text)
     return None if match is None else int(match[1])
 

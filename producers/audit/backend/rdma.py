@@ -85,9 +85,9 @@ def _state(host: Host) -> Iterator[Finding]:
 @CHECKS.error("backend.port-rate", "RDMA ports of like cards have one rate", 1, 18)
 @remedy.replace("Replace the cable: a lane is lost, or the cable is of another speed")
 def _rate(host: Host) -> Iterator[Finding]:
-    """Compare the rate of each active port with those of like cards; cards for storage have other rates.
+    """Compare the rate of each active port with ports of like cards; cards for storage have other rates.
 
-    A port with fewer lanes than the others has lost one. A single other rate is another cable's.
+    A port with fewer lanes than the others has lost a lane. A single port of another rate has another cable.
     """
     groups: dict[str, dict[Port, Rate]] = defaultdict(dict)
     for port in ports(host):

@@ -169,7 +169,7 @@ def _card(host: Host, device: str) -> Card:
 
 
 def _difference(device: str, cards: Mapping[str, Card]) -> str:
-    """Return how a card differs from others of its board, or its board from its peers'; empty if not."""
+    """Return how a card differs from cards of its board, or its board from its peers; empty if alike."""
     card = cards[device]
     versions = Counter(other.version for other in cards.values() if other.board == card.board)
     majority = versions.most_common(1)[0][0]

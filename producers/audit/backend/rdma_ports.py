@@ -58,7 +58,7 @@ def port_rate(text: str) -> Rate:
 
 
 def names_or_none(host: Host, folder: str) -> set[str]:
-    """Return the names in a directory; empty if it is not there because its module is not loaded."""
+    """Return the names in a directory; empty if it is missing, as when its kernel module is not loaded."""
     try:
         return set(host.names(folder))
     except Missing:
@@ -66,9 +66,9 @@ def names_or_none(host: Host, folder: str) -> set[str]:
 
 
 def manages_switches(host: Host, device: str) -> bool:
-    """Return whether an RDMA device belongs to NVSwitches. Only root may read that; others get False.
+    """Return whether an RDMA device belongs to NVSwitches; False if the product data cannot be read.
 
-    So do support bundles, which lack the product data.
+    Only root may read the product data; support bundles lack them.
     """
     folder = f"{DEVICES}/{device}"
     try:
@@ -124,7 +124,7 @@ def has_link(host: Host, port: Port) -> bool:
 
 
 def is_ethernet(host: Host, port: Port) -> bool:
-    """Return whether a port is of Ethernet (RoCE); others are of InfiniBand or Amazon's EFA."""
+    """Return whether a port's link is Ethernet (RoCE); other links are InfiniBand or Amazon's EFA."""
     return host.read(f"{port.folder}/link_layer") == "Ethernet"
 
 
@@ -224,10 +224,10 @@ def used_ports(host: Host) -> list[Port]:
 
 
 def backend_interfaces(host: Host) -> list[str]:
-    """Return the network interfaces of RDMA ports, and those that the agent measures. Raises Missing.
+    """Return the network interfaces of RDMA ports, and the NICs that the agent measures. Raises Missing.
 
     Front-end cards can do RDMA as well: interfaces of a default route are left out, unless the agent measures
-    them. So are those of spare ports.
+    them. Interfaces of spare ports are left out too.
     """
     backend = set(host.nics)
     try:

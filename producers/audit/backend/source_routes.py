@@ -107,7 +107,7 @@ def own_interfaces(host: Host) -> list[Interface]:
 @CHECKS.error("backend.plane-routes", "Every RDMA interface has its route and rule", 30)
 @remedy.monitor("Add the interface's route and policy rule as the others have them")
 def plane_routes(host: Host) -> Iterator[Finding]:
-    """Find back-end interfaces without a route of their own, or without a rule if the others have one."""
+    """Find back-end interfaces without a route, or without a policy rule if other interfaces have one."""
     interfaces = own_interfaces(host)
     faults = plane_faults(host, interfaces)
     counts = _route_counts(host)

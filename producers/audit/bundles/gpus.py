@@ -68,7 +68,7 @@ def _sum(fields: Fields, section: str, *kinds: str) -> int | None:
 
 
 def _switches(fields: Fields, *names: str) -> list[int | None] | None:
-    """Return 1 for on and 0 for off of each field; None if the GPU has none of them."""
+    """Return 1 (on) or 0 (off) for each field; None if the GPU has none of the fields."""
     states = [_ON.get(fields[name], _figure_or_none(fields[name])) for name in names]
     return None if all(state is None for state in states) else states
 

@@ -150,7 +150,7 @@ class BundleHost:
         return at
 
     def _first(self, names: list[str], filled: str = "") -> str | None:
-        """Return the text of the first of these files of the bundle that exists."""
+        """Return the text of the first file among `names` that exists in the bundle; None if none exists."""
         if (folder := self._folder) is None:
             return None
         for name in names:
@@ -291,7 +291,7 @@ class BundleHost:
 
 
 def _filled(pattern: list[str], command: tuple[str, ...]) -> str | None:
-    """Return the name that fills {} in the pattern, empty without one; None if the command is another one."""
+    """Return the text that fills {} in the pattern, empty without {}; None if the command does not match."""
     is_open, name = pattern[-1] == "...", ""
     parts = pattern[:-1] if is_open else pattern
     if len(command) < len(parts) or (len(command) > len(parts) and not is_open):

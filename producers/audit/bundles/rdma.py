@@ -1,6 +1,6 @@
 """Reads RDMA devices of a support bundle, from ibstatus, ibstat, ibv_devinfo and ibdev2netdev.
 
-Each function returns files of sysfs by path. Values that these outputs lack stay unknown.
+Each function returns texts of sysfs files by path. Values that the outputs of these tools lack stay unknown.
 """
 
 from __future__ import annotations

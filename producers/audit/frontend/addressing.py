@@ -71,7 +71,7 @@ def addresses(host: Host) -> Iterator[Finding]:
 @CHECKS.error("frontend.default-route", "There is one default route, by an interface that is up", 100)
 @remedy.monitor("ip route replace default via GATEWAY dev INTERFACE")
 def default_route(host: Host) -> Iterator[Finding]:
-    """Find a host without a default route, or with several of one metric; one may have several next hops."""
+    """Find a host without a default route, or with several of equal metric; several next hops are allowed."""
     routes = host.routes()
     defaults = [route for route in routes if route.destination == "0.0.0.0/0" and route.table == 254]
     up = {interface.name for interface in host.interfaces() if interface.is_up}
@@ -161,7 +161,7 @@ def gateway(host: Host) -> Iterator[Finding]:
 @CHECKS.warning("frontend.gateways", "The gateways of IPv4 and of IPv6 both answer", 99, 100)
 @remedy.monitor("Check the router of that family, or remove its default route: `ip -6 route`, `ip -6 neigh`")
 def both_gateways(host: Host) -> Iterator[Finding]:
-    """Find a gateway of one family that does not answer while that of the other may."""
+    """Find a gateway that does not answer while the gateway of the other address family may answer."""
     states = gateway_states(host)
     for state in states:
         is_silent = state.answers is False and any(other.answers is not False for other in states)

@@ -75,7 +75,7 @@ def _of_each(find: Callable[[Host, str], Iterator[Finding]]) -> Callable[[Host],
 
 
 def _gpu_nodes(host: Host) -> Iterator[str]:
-    """Yield the KFD nodes that are GPUs: those with SIMD units."""
+    """Yield the KFD nodes that are GPUs, recognised by their SIMD units."""
     for node in host.names(NODES):
         if properties(host.read(f"{NODES}/{node}/properties")).get("simd_count", 0):
             yield node

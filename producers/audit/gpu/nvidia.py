@@ -327,7 +327,7 @@ def _nvlink_errors(host: Host) -> Iterator[Finding]:
 
 
 def _figure(host: Host, name: str, text: str) -> Iterator[Finding]:
-    """Compare a value of each GPU with the least that the machine type allows. `text`: format of both."""
+    """Compare a value of each GPU with the least value for the machine type. `text` formats both values."""
     sku = sku_of(host, (NVIDIA,))
     minimum = sku.lowest(name) if sku is not None else 0.0
 

@@ -85,7 +85,7 @@ def _errors_of_link(nvml: Any, gpu: Any, link: int) -> int:
 
 
 def _peers(nvml: Any, gpu: Any, gpus: list[Any]) -> list[int]:
-    """Return the status of peer-to-peer reads between this GPU and each GPU; 0 is right."""
+    """Return the status of peer-to-peer reads between this GPU and each GPU; 0 means that reads work."""
     own = nvml.nvmlDeviceGetIndex(gpu)
     return [
         int(nvml.nvmlDeviceGetP2PStatus(gpu, other, PEER_READ)) if index != own else nvml.NVML_P2P_STATUS_OK

@@ -1,4 +1,4 @@
-"""The GPUs of a host on PCIe, and the machine type that follows from them. It needs no driver."""
+"""Finds the GPUs of a host on PCIe, and the machine type that follows from them, without the GPU driver."""
 
 from __future__ import annotations
 

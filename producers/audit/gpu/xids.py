@@ -135,7 +135,7 @@ def _evaluate(xid: Xid, device: str, text: str) -> Found:
 
 
 def _is_ignored(text: str, ignored_bits: tuple[int, ...]) -> bool:
-    """Return whether the registers in the text have bits, and only such that can be ignored."""
+    """Return whether the registers in the text have bits set, all of which can be ignored."""
     match = _REGISTERS.search(text)
     registers = [int(part, 16) for part in match[1].split(",")] if match else []
     if not any(registers):
@@ -144,7 +144,7 @@ def _is_ignored(text: str, ignored_bits: tuple[int, ...]) -> bool:
 
 
 def _nvlink(xid: Xid, device: str, text: str) -> Found:
-    """Return the meaning of a line of NVLink 5: fatal ones need a reset, the others do not."""
+    """Return the meaning of an NVLink 5 error line: a fatal error needs a GPU reset, other errors do not."""
     match = _NVLINK.search(text)
     if match is None:
         unlisted = Xid(xid.number, xid.text, xid.action, source="")

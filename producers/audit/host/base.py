@@ -40,7 +40,7 @@ class Missing(Unreadable):
 
 
 class NotRecorded(Exception):
-    """A record of a host, such as a support bundle, lacks a thing: whether the host has it is not known."""
+    """A record of a host, such as a support bundle, lacks a file or output that the host itself may have."""
 
 
 class Host(Network, Protocol):
@@ -80,9 +80,9 @@ class Host(Network, Protocol):
         ...
 
     def load(self, limit_s: float, *command: str) -> str:
-        """Return the output of an active check's command, run anew and within `limit_s`.
+        """Return the output of a new run of an active check's command, which may take `limit_s`.
 
-        Leading arguments `NAME=VALUE` are its environment. Raises Missing, Unreadable.
+        Leading arguments `NAME=VALUE` set its environment.
         """
         ...
 

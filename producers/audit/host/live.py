@@ -208,9 +208,9 @@ class LiveHost(LiveNetwork):
             return output.text
 
     def load(self, limit_s: float, *command: str) -> str:
-        """Return the output of a command, run anew and within `limit_s`. Raises Missing, Unreadable.
+        """Return the output of a new run of a command, which may take `limit_s`. Raises Missing, Unreadable.
 
-        Leading arguments `NAME=VALUE` are its environment.
+        Leading arguments `NAME=VALUE` set its environment.
         """
         arguments, text = list(command), " ".join(command)
         stuck = _stuck.get((self.netns, text))
@@ -242,7 +242,7 @@ class LiveHost(LiveNetwork):
 
 
 def _output(child: subprocess.Popen[bytes], command: str, limit_s: float) -> str:
-    """Return the output of `child`, and kill it at its limit. One that a driver blocks is left running.
+    """Return the output of `child`, and kill it at its limit. A child that a driver blocks is left running.
 
     Raises Unreadable if the command fails, takes too long or prints too much.
     """

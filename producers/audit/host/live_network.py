@@ -239,7 +239,7 @@ class LiveNetwork:
             return live_reach.connect(opened, address, port)
 
     def exchange(self, address: str, port: int, request: bytes) -> bytes | None:
-        """Send a UDP datagram and return the answer; None without one."""
+        """Send a UDP datagram and return the answer; None if no answer comes."""
         with self.open_socket(live_reach.family_of(address), socket.SOCK_DGRAM) as opened:
             return live_reach.exchange(opened, address, port, request)
 

@@ -1,6 +1,6 @@
 """Requests to other hosts for active checks: echo of a given size, TCP connection, one UDP datagram.
 
-They return None if there is no answer, and for an error of the network on the way, such as `no route`.
+They return None if no answer comes, or if the network reports an error such as `no route`.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def copy_bandwidths(text: str) -> dict[str, float]:
 
 
 def suite_outcomes(text: str) -> dict[str, bool]:
-    """Return, for each test of RVS, whether it passed."""
+    """Return, by name of the RVS test, whether the test passed."""
     outcomes: dict[str, bool] = {}
     for name, outcome in _SUITE.findall(text):
         outcomes[name] = outcomes.get(name, True) and outcome.upper() == "TRUE"
@@ -85,7 +85,7 @@ def suite_outcomes(text: str) -> dict[str, bool]:
 
 
 def burn_outcomes(text: str) -> dict[str, bool]:
-    """Return, for each GPU, whether gpu-burn found all its values right."""
+    """Return, by GPU, whether gpu-burn found all its computed values correct."""
     outcomes = {f"GPU {number}": outcome == "OK" for number, outcome in _BURN.findall(text)}
     if not outcomes:
         raise ValueError("gpu-burn prints no outcome")

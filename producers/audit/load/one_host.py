@@ -1,4 +1,4 @@
-"""Active checks of one host: run the installed load programs, compare the figures with the machine type's.
+"""Active checks of one host: run the installed load programs, and compare figures with the machine type.
 
 They run on request only, on an idle host. Each figure is a fact as well, so that the comparison across the
 fleet finds a slow host without a threshold. A check whose program is not installed is SKIPPED.
@@ -83,7 +83,7 @@ def _figure(name: str, value: float, unit: str, minimum: float, subject: str = "
 
 
 def _expected(host: Host, fact: str, vendors: tuple[str, ...] = (NVIDIA, AMD)) -> float:
-    """Return the least value of a fact that the host's machine type allows; 0 for an unknown type."""
+    """Return the least acceptable value of a fact for the host's machine type; 0 for an unknown type."""
     sku = sku_of(host, vendors)
     return sku.lowest(fact) if sku is not None else 0.0
 

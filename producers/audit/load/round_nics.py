@@ -23,7 +23,7 @@ FRESH_S: Final = 60.0
 
 
 def nics_by_host(announced: Iterable[Nic]) -> dict[str, tuple[RoundNic, ...]]:
-    """Return, for each host, the NICs that answer probes: one for each address, which devices may share."""
+    """Return, by host, the NICs that answer probes: one NIC per address, as devices may share an address."""
     nics: dict[str, dict[str, RoundNic]] = {}
     for nic in sorted(announced, key=lambda record: (not record["probe_port"], record["nic"])):
         if nic["addresses"] and (nic["probe_port"] or nic["ud"] is not None):

@@ -101,7 +101,7 @@ class Plan:
 
 
 def code_of(key: bytes, role: str, parts: Sequence[str]) -> str:
-    """Return the code by which `role`, client or server, proves for these parts that it has the key."""
+    """Return the code over `parts` by which `role`, client or server, proves that it has the key."""
     return hmac.new(key, "\0".join((role, *parts)).encode(), "sha256").hexdigest()
 
 
@@ -184,7 +184,7 @@ def send(sock: socket.socket, seconds: float, rate_bps: float) -> int:
 
 
 def receive(sock: socket.socket) -> tuple[int, float]:
-    """Receive up to the end of the stream; return the bytes, and the rate since the first one, bit/s."""
+    """Receive up to the end of the stream; return the bytes, and the rate since the first byte, bit/s."""
     buffer = bytearray(CHUNK_BYTES)
     first = got = sock.recv_into(buffer)
     since_s = time.monotonic()
@@ -195,7 +195,7 @@ def receive(sock: socket.socket) -> tuple[int, float]:
 
 
 def _exactly(sock: socket.socket, count: int) -> bool:
-    """Receive `count` bytes and return True; return False if the stream ends before."""
+    """Receive `count` bytes and return True; return False if the stream ends earlier."""
     left = memoryview(bytearray(count))
     while len(left):
         got = sock.recv_into(left)
@@ -206,7 +206,7 @@ def _exactly(sock: socket.socket, count: int) -> bool:
 
 
 def _round_trips(sock: socket.socket, is_over: Callable[[], bool]) -> Iterator[float]:
-    """Send small messages one after another until `is_over()`; yield each one's round trip, us."""
+    """Send small messages one after another until `is_over()`; yield the round trip of each message, us."""
     ping = bytes(PING_BYTES)
     while not is_over():
         since_s = time.monotonic()
@@ -266,7 +266,7 @@ def _server(plan: Plan, rate_bps: float, load: socket.socket, echo: socket.socke
 
 
 def _ring(plan: Plan, rate_bps: float, ahead: socket.socket, behind: socket.socket) -> dict[str, float]:
-    """Pass a block to the next host after each one from the previous host; return the hops' figures, ms.
+    """Pass a block to the next host after each block from the previous host; return the hops' figures, ms.
 
     A hop lasts until the next host's answer, which it sends as soon as it has received the block.
     """
@@ -410,7 +410,7 @@ class TrafficProcess:
                 self.open[flow.flow, kind] = sock
 
     def load(self, flow: Flow, results: dict[str, Any]) -> None:
-        """Run a flow; put its figures into `results`, or keep its error."""
+        """Run a flow, and put its figures or its error into `results`."""
         sharing = sum(other.near == flow.near for other in self.plan.flows)
         rate_bps = self.plan.rate_bps / sharing
         try:

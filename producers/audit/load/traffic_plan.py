@@ -31,7 +31,7 @@ class RoundNic(NamedTuple):
 
 @dataclass(frozen=True)
 class TrafficRound:
-    """A round as one host sees it: the order of hosts, and the NICs of all of them."""
+    """A traffic round from one host's view: the order of the hosts, and the NICs of every host."""
 
     run: str
     host: str

@@ -110,7 +110,7 @@ def train(weights: Sequence[Any], inputs: Any, targets: Any, steps: int) -> dict
 
 
 def train_twice(device: str, width: int, steps: int) -> dict[str, Any]:
-    """Train twice; return the values of the second training, and whether both ended with the same bits."""
+    """Train twice; return the values of the second training, and whether both runs gave identical weights."""
     import torch
 
     torch.use_deterministic_algorithms(True)
@@ -123,7 +123,7 @@ def train_twice(device: str, width: int, steps: int) -> dict[str, Any]:
 
 
 def _on_each(devices: Sequence[str], width: int, steps: int) -> list[dict[str, Any]]:
-    """Train on all devices at once, each in a process of its own, and return their values."""
+    """Train on all devices at once, with one process per device, and return the values of each training."""
     options = ["--width", str(width), "--steps", str(steps)]
     children = [
         subprocess.Popen(

@@ -1,7 +1,7 @@
 """Checks of the kernel log: GPU errors (XID, SXID), faults of NICs and of the machine.
 
-A line of the log shows that a fault occurred since boot. A later line can end it: a reset succeeded, a link
-came back up, a device was found again.
+A line of the log shows that a fault occurred since boot. A later line can end the fault: a reset succeeded,
+a link came back up, a device was found again.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def parse_line(line: str) -> Line:
 def read_lines(log: str) -> Iterator[Line]:
     """Yield the lines of a kernel log, with or without times. Lines of blanks are left out.
 
-    A message of several lines has a time in its first one only; the others get that time.
+    Only the first line of a message has a time; its further lines get the same time.
     """
     at_s = UNDATED_S
     for text in log.splitlines():

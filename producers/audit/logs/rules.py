@@ -96,7 +96,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 @cache
 def rules(check: str) -> tuple[Rule, ...]:
-    """Return the rules of a check; those of harmless lines if it is empty."""
+    """Return the rules of a check; the rules of harmless lines if `check` is empty."""
     return tuple(rule for rule in all_rules() if rule.check == check)
 
 
@@ -199,7 +199,7 @@ def _is_same(event: Event, line: Line) -> bool:
 
 
 def findings(events: Sequence[Event], now_s: float) -> Iterator[Finding]:
-    """Yield a finding per device and fault; it fails if the fault lasts, or if it repeats."""
+    """Yield a finding per device and fault; a finding fails if its fault lasts or repeats."""
     groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in events:
         groups[event.subject, event.text].append(event)

@@ -25,7 +25,7 @@ CHECKS: Final = Checks()
 
 
 def shared_bridges(one: str, other: str) -> int:
-    """Return how many bridges below the root bus two devices share; `one`, `other`: their paths in sysfs."""
+    """Return the number of bridges below the root bus that two devices with these sysfs paths share."""
     parts = zip(one.split("/")[:-1], other.split("/")[:-1], strict=False)
     shared = 0
     for left, right in parts:
@@ -75,7 +75,7 @@ def _numa_known(host: Host) -> Iterator[Finding]:
 @CHECKS.error("pcie.gpu-nic", "Each GPU has a NIC near it", 77)
 @remedy.replace("Compare with the vendor's slots; move the card or reconnect its PCIe cable")
 def _pairs(host: Host) -> Iterator[Finding]:
-    """Check that each GPU has a NIC as near as most GPUs of the host have one.
+    """Check that each GPU has a NIC as near as the nearest NIC of most GPUs of the host.
 
     A pair is nearer the more bridges it shares, then if it shares the NUMA node. The data of a GPU with a
     farther NIC passes another processor, or a root complex that the other GPUs do not need. Where NICs are

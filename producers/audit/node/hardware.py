@@ -97,7 +97,7 @@ def _dimms(host: Host) -> Iterator[Finding]:
 
 
 def slot_value(dimm: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the first of a memory device's fields that the firmware states; else `not stated`."""
+    """Return the first field of a memory device that the firmware states; else `not stated`."""
     return next((dimm[name] for name in names if name in dimm), "not stated")
 
 

@@ -146,7 +146,7 @@ def _synchronised(host: Host) -> Iterator[Finding]:
 
 
 def _chrony_follows(host: Host) -> bool:
-    """Return whether chronyd runs and follows a source. It clears STA_UNSYNC only with its option rtcsync."""
+    """Return whether chronyd runs and follows a source; STA_UNSYNC shows this only with option rtcsync."""
     try:
         fields = host.run("chronyc", "-c", "tracking").strip().split(",")
     except Unreadable:
@@ -175,7 +175,7 @@ def _blocked(host: Host) -> Iterator[Finding]:
 
 
 def _waiting(host: Host, pids: Iterable[str]) -> dict[str, str]:
-    """Return the names, by process id, of those processes that wait uninterruptibly."""
+    """Return, by process id, the names of the processes in uninterruptible sleep."""
     name_by_pid = {}
     for pid in pids:
         try:

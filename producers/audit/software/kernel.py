@@ -31,7 +31,7 @@ CHECKS: Final = Checks()
 
 
 def tainted_by(bits: int) -> list[str]:
-    """Return the meanings of those bits of the kernel's taint mask that show a fault."""
+    """Return the meanings of the bits of the kernel's taint mask that show a fault."""
     return [text for bit, text in TAINTS.items() if bits >> bit & 1]
 
 

@@ -38,7 +38,7 @@ def smart(text: str) -> dict[str, Any]:
 
 
 def _drives(host: Host) -> list[str]:
-    """Return the drives that have a medium; an empty virtual drive of the BMC has the size 0."""
+    """Return the drives with a medium; an empty virtual drive of the BMC has size 0 and is left out."""
     names = [name for name in host.names("/sys/block") if _DRIVE.fullmatch(name)]
     drives = [name for name in names if host.read(f"/sys/block/{name}/size") != "0"]
     if not drives:

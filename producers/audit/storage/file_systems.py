@@ -49,7 +49,7 @@ def _unescaped(text: str) -> str:
 
 
 class Array(NamedTuple):
-    """A software RAID array. `members`: one U or _ (missing) each, as `UU_`; empty without redundancy."""
+    """A software RAID array. `members` has U or _ (missing) for each, as `UU_`; empty without redundancy."""
 
     state: str
     members: str = ""
@@ -145,7 +145,7 @@ def _is_write_protected(host: Host, device: str) -> bool:
 
 
 def _fstab_writable(host: Host) -> dict[str, bool]:
-    """Return whether /etc/fstab mounts a point writable, by point; empty without that file."""
+    """Return, by mount point, whether /etc/fstab mounts it writable; empty if the file is missing."""
     try:
         lines = host.read("/etc/fstab").splitlines()
     except Missing:

@@ -78,7 +78,7 @@ def listening_sockets(netns: str | None, proc: Path = _PROC) -> list[Socket]:
 
 
 def parse_sockets(text: str) -> Iterator[Socket]:
-    """Yield the listening sockets of a table such as /proc/net/tcp; lines of another form are left out."""
+    """Yield the listening sockets of a table such as /proc/net/tcp; malformed lines are left out."""
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) < 10 or fields[3] != _LISTENING:
@@ -98,7 +98,7 @@ def _address(digits: str) -> str:
 
 
 def port_of(address: str) -> int | None:
-    """Return the port of a variable such as `localhost:28028` or `[::1]:28030`; None if it has none."""
+    """Return the port of an address such as `localhost:28028` or `[::1]:28030`; None if it has none."""
     match = _PORT.search(address.rpartition(":")[2]) if ":" in address else None
     port = int(match[1]) if match is not None else 0
     return port if 0 < port < 65_536 else None
@@ -135,7 +135,7 @@ class Discovery:
         self._default_port = RAS_PORT
 
     def services(self) -> list[Service]:
-        """Return the services, those with more processes first. Raises OSError without the namespace."""
+        """Return the services, in descending number of processes. Raises OSError without the namespace."""
         sockets = listening_sockets(self._netns, self._proc)
         inodes = frozenset(socket.inode for socket in sockets)
         if inodes != self._inodes:
@@ -159,7 +159,7 @@ class Discovery:
     def _scan(self, ports: Mapping[int, int]) -> bool:
         """Find the processes of listening sockets; return whether there was time for all processes.
 
-        `ports`: port by inode.
+        `ports` has the port of each socket by inode.
         """
         end_s = time.monotonic() + _SCAN_S
         namespace = self._namespace()
@@ -176,7 +176,7 @@ class Discovery:
         return True
 
     def _examine(self, pid: int, ports: Mapping[int, int]) -> None:
-        """Note those listening sockets of a process that are at its RAS port."""
+        """Store the listening sockets of a process that are at its RAS port."""
         environment = self._environment(pid)
         own_port = port_of(environment.get(VARIABLE, "")) or self._default_port
         candidates = {inode for inode, port in ports.items() if port == own_port}
@@ -194,7 +194,7 @@ class Discovery:
         return {int(name) for name in names[:_MAX_PROCESSES]}
 
     def _environment(self, pid: int) -> Mapping[str, str]:
-        """Return the environment of a process; empty if it may not be read."""
+        """Return the environment of a process; empty without the right to read it."""
         try:
             with (self._proc / str(pid) / "environ").open("rb") as file:
                 data = file.read(_ENVIRONMENT_BYTES)
@@ -204,7 +204,7 @@ class Discovery:
         return {name: value for name, _, value in pairs if name}
 
     def _own_sockets(self, pid: int, inodes: Collection[int]) -> Iterator[int]:
-        """Yield those of some sockets that a process has open."""
+        """Yield the inodes among `inodes` whose sockets the process has open."""
         if not inodes:
             return
         try:

@@ -1,8 +1,8 @@
 """Reports the jobs of this host whose RAS services answer, with or without our profiler.
 
-A thread finds the services and asks them; a query may take seconds. States of a job whose processes are
-connected go into the records of these. Each other job gets records of its own. The services of all hosts of a
-job give the same report, so the lowest rank's host publishes each, and others seldom.
+A thread finds and queries the services; a query may take seconds. States of a job whose processes are
+connected go into the records of its processes. Each other job gets its own records. The services of all hosts
+of a job give the same report, so the lowest rank's host publishes each report, and other hosts only a few.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Job:
-    """A job with records of its own. `process` is its name in records."""
+    """A job that no connected process reports. `process` is the name of its process in the job's records."""
 
     tenant: str | None
     process: str
@@ -97,7 +97,7 @@ class RasJobs:
         """Services that answered with something else."""
 
     def _fixed_service(self) -> Service | None:
-        """Return the service that the settings name; None if services are discovered, or there is none."""
+        """Return the service that the settings name; None if they name none, or another host's address."""
         if self._settings.ras in ("auto", "off"):
             return None
         address, _, port = self._settings.ras.rpartition(":")

@@ -33,7 +33,7 @@ _WELL: Final = ("ncclSuccess", "ncclInProgress", 7)
 
 
 def parse_report(data: bytes) -> RasReport:
-    """Return a report; empty if the data is none."""
+    """Return the report in the data; an empty report if they hold none."""
     text = data[:MAX_BYTES].decode("utf-8", "replace")
     return _parse_json(_loaded(text)) if text.lstrip().startswith("{") else parse_text(text)
 

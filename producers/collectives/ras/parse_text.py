@@ -131,7 +131,7 @@ class _Reader:
                 self._add(communicator, int(rank[1]), line)
 
     def _note(self, line: str) -> None:
-        """Note the count, status or error that a line states; it holds for the ranks below, too."""
+        """Store the count, status or error that a line states; it applies to the ranks listed below, too."""
         launched, status, error = _LAUNCHED.search(line), _STATUS.search(line), _ERROR.search(line)
         if launched is not None:
             self._count = min(int(launched[1]), COUNT_MAX)
@@ -143,7 +143,7 @@ class _Reader:
             self._error = error[1]
 
     def _add(self, communicator: Communicator, number: int, line: str) -> None:
-        """Add a rank of the present heading; `line` names its process, if that is known."""
+        """Add a rank below the present heading; `line` names its process if the process is known."""
         state = _CONDITIONS.get(self._heading, _C.UNKNOWN)
         is_counted = state is _C.RUNNING and self._count is not None
         counts = {self._function: self._count or 0} if is_counted else {}
@@ -178,7 +178,7 @@ class _Reader:
 
 
 def _first(pattern: re.Pattern[str], line: str) -> str:
-    """Return the first group of a pattern in a line; empty if it is not there."""
+    """Return the first group of a pattern in a line; empty if the pattern does not match."""
     match = pattern.search(line)
     return match[1] if match is not None else ""
 
@@ -189,7 +189,7 @@ def _is_listed(listed: RankReport, rank: RankReport) -> bool:
 
 
 def parse_text(text: str) -> RasReport:
-    """Return the report in a text; empty if it is none."""
+    """Return the report in a text; an empty report if the text holds none."""
     reader = _Reader()
     for line in text.splitlines():
         reader.read(line[:_LINE_MAX])

@@ -38,7 +38,7 @@ Counts = Mapping[CollectiveFunction, int]
 
 
 class RankReport(NamedTuple):
-    """A rank of a communicator; `process` is 0 and `host` empty if they are unknown."""
+    """A rank of a communicator; `process` is 0 if unknown, and `host` is empty if unknown."""
 
     rank: int
     host: str
@@ -106,7 +106,7 @@ class RasReport:
 
     @property
     def largest(self) -> Communicator | None:
-        """The communicator with most ranks; of several, the one with the smallest id."""
+        """The communicator with most ranks; of several, the communicator with the smallest id."""
         return min(self.communicators, key=lambda one: (-one.size, one.id), default=None)
 
     @property

@@ -28,7 +28,7 @@ def rdma_device_of(nic: NicSettings, sysfs: Path = SYSFS) -> str | None:
 
 
 def rdma_unavailable(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = SYSFS) -> str | None:
-    """Return one line that explains why a NIC cannot be probed over RDMA; None if it can be tried."""
+    """Return one line that explains why a NIC cannot be probed over RDMA; None if probing can be tried."""
     name = nic_id(nic.host, nic.device)
     if settings.enabled == "off":
         return f"{name}: no RDMA probes: rdma_probes.enabled = 'off'"

@@ -86,7 +86,7 @@ class PathSamples:
     """Samples of one peer and path since the last drain, in ns. `sent` is absolute; the others are durations.
 
     `ecn` counts samples that arrived ECN-capable in both directions. `forward_ce` and `reverse_ce` hold the
-    indices of those marked CE in that direction.
+    indices of the samples marked CE in the direction of that name.
     """
 
     lost: int = 0
@@ -175,7 +175,7 @@ class UdProber:
         self._peers, self._period = [peer for peer in peers if peer.numbers], []
 
     def next_ns(self) -> int | None:
-        """Return the time of the next work for `poll`, ns; None if there is none until a packet arrives."""
+        """Return the time of the next work for `poll`, ns; None if no work is due until a packet arrives."""
         times = [self._next_probe_ns] if self._peers else []
         if self._open:
             times.append(next(iter(self._open.values())).deadline_ns)

@@ -92,7 +92,7 @@ class UdTransport:
         )
 
     def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
-        """Choose the peers from the living NICs on the same kind of network; return their number."""
+        """Choose the peers from the living NICs on the same kind of network; return the number of peers."""
         contacts = peers_of(table.alive_ud(self.nic.shard).values(), self.ready["kind"])
         settings = self._settings
         peers = select_peers(self.name, contacts, settings.peers, settings.peers_seed, extra)
@@ -111,7 +111,7 @@ class UdTransport:
         return self._batches(early + self.worker.read())
 
     def close(self) -> list[bytes]:
-        """End the process; return the `ProbeBatch`es that it left."""
+        """End the process; return the `ProbeBatch`es that it had not published."""
         return self._batches(self._early + self.worker.close())
 
     def _batches(self, messages: list[Message]) -> list[bytes]:
@@ -139,7 +139,7 @@ class UdTransport:
 
 
 class RdmaProbeService:
-    """Probes while the device is available, and looks for it while it is not."""
+    """Probes while the device is available, and searches for the device otherwise."""
 
     def __init__(self, settings: RdmaProbeSettings, nic: NicSettings, device: str, sysfs: Path) -> None:
         """Prepare the service. Raises SecretFileError."""

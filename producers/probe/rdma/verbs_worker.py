@@ -238,7 +238,7 @@ class _Device:
         self.wait_armed()
 
     def _choose_pairs(self, count: int, first_port: int) -> None:
-        """Open queue pairs until `count` of them have distinct source ports, and close the others."""
+        """Open queue pairs until `count` pairs have distinct source ports, and close the other pairs."""
         pairs: list[Any] = []
         self.paths: list[UdPath] = []
         spare = count  # two queue pair numbers of Soft-RoCE may give the same source port
@@ -464,7 +464,7 @@ def _batch(device: _Device, prober: UdProber, number: int) -> Batch:
 
 
 def _stamp_error(device: _Device, prober: UdProber) -> int:
-    """Return the maximum error of the timestamps, ns; in user space, that seen in recent sends."""
+    """Return the maximum error of the timestamps, ns; in user space, the maximum of recent sends."""
     return prober.stamp_error_ns if device.clock is None else device.clock.tick_ns
 
 

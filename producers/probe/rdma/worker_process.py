@@ -128,7 +128,7 @@ def open_request(
 
 
 class WorkerProcess:
-    """The worker process of a device. `fileno` becomes readable when it has written; `read` never blocks."""
+    """The worker process of a device. `fileno` is readable when output waits; `read` never blocks."""
 
     def __init__(self, first: OpenRequest, python: str | None = None) -> None:
         """Start the process. Raises OSError if that fails."""
@@ -176,7 +176,7 @@ class WorkerProcess:
         return messages
 
     def close(self) -> list[Message]:
-        """End the process; return the messages that it left."""
+        """End the process; return the messages that were not read yet."""
         process = self._process
         assert process.stdin is not None  # noqa: S101  # pipes were asked for
         assert process.stdout is not None  # noqa: S101
