@@ -1,6 +1,6 @@
 """Build the dashboards, and the extension modules beside their sources; put the checkout on Python's path.
 
-`make` runs it with the environment's own Python. It rebuilds only what has changed. A wheel is built by
+`make` runs it with the environment's own Python. It rebuilds only changed files. A wheel is built by
 scikit-build-core instead (`pip wheel .`), from the same CMakeLists.txt.
 """
 

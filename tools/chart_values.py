@@ -28,7 +28,7 @@ def rows(
 
 
 def values_table() -> str:
-    """Return the table in Markdown."""
+    """Return the table of the chart's values in Markdown."""
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     lines = []

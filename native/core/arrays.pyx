@@ -27,7 +27,7 @@ cdef enum:
 
 
 class BadArray(ValueError):
-    """Bytes that are no such arrays: the `reason` of the reject, the array, the error."""
+    """The bytes are not valid arrays; has the `reason` of the reject, the array and the error."""
 
     def __init__(self, reason, array, detail):
         super().__init__(detail)

@@ -32,7 +32,7 @@ cdef enum:
 
 
 class Refused(ValueError):
-    """Bytes that must be decoded in the general way."""
+    """The bytes need the general decoder."""
 
 
 cdef int _refuse() except -1:

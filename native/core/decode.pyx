@@ -85,7 +85,7 @@ class BadBatch(ValueError):
 
 
 cdef _refuse(ft_fault *f, int64_t base):
-    """Return the exception for a fault."""
+    """Return the BadBatch exception for a decoding fault."""
     cdef str field = _FIELDS[<int>f.field]
     cdef str where = "ProbeBatch." + field if f.group < 0 else f"ProbeBatch.samples[{f.group}].{field}"
     at = f"at byte {base + f.at}"
@@ -123,7 +123,7 @@ cdef enum:
 
 
 cdef class NameCache:
-    """Names by their bytes: messages repeat the same few.
+    """Caches names by their bytes, since messages repeat a few names.
 
     `first_wrong` returns the first name of a list that has not the format `expected`, or None. It is asked once
     for each name in the cache. Without it, every UTF-8 string is a name.
@@ -204,7 +204,7 @@ cdef class ProbeBatches:
 
     @property
     def samples(self):
-        """Samples of all messages."""
+        """Number of samples of all messages."""
         return self.b.samples
 
     def head(self, int64_t index):
@@ -361,7 +361,7 @@ cdef int _copy_marks(ft_batches *b, int direction, object marks, int64_t first, 
 
 
 cdef int _copy(ProbeBatches batches, columns) except -1:
-    """Append one batch. Raises ValueError where its columns do not fit each other."""
+    """Append one batch. Raises ValueError if its columns' lengths disagree."""
     cdef ft_batches *b = &batches.b
     cdef list peers = columns.peers
     cdef int64_t groups = len(peers), samples, g, c, first = b.samples, first_group = b.groups, direction

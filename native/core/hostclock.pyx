@@ -1,4 +1,4 @@
-"""The clocks of this host read against CLOCK_MONOTONIC_RAW, and the writer of its clock page.
+"""Reads clocks of this host against CLOCK_MONOTONIC_RAW, and writes the host's clock page.
 
 In: clock ids, a page's descriptor, its content as bytes. Out: crossings; a page that readers find whole.
 """
@@ -65,11 +65,11 @@ cdef class PageWriter:
 
     @property
     def sequence(self):
-        """The number of the last update, twice."""
+        """Twice the number of the last update."""
         return self._state_words(self._sequence_at)[0]
 
     def read(self):
-        """Return the content that readers have now, as bytes."""
+        """Return the content that readers get at present, as bytes."""
         cdef uint64_t *sequence = self._state_words(self._sequence_at)
         cdef uint64_t *copies = self._state_words(self._copies_at)
         cdef bytes content = bytes(self._copy_bytes)
@@ -107,6 +107,6 @@ cdef class PageWriter:
         return bool(stands)
 
     def close(self):
-        """Let go of the file."""
+        """Unmap and close the file."""
         self._view = None
         self._map.close()

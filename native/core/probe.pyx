@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The probe engine for Python: sockets and peers in, `ProbeColumns` out.
+"""The probe engine for Python: probes peers from sockets, and returns `ProbeColumns`.
 
 One `Engine` is one NIC's prober and responder. A thread calls `run`, which releases the GIL. Any other thread
 drains the samples, changes the peers or reads the counters meanwhile. engine.c describes the packets.
@@ -140,7 +140,7 @@ cdef int MAX_PATHS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A NIC to probe: its id, and the address and UDP port that answer."""
+    """A NIC to probe: its id, and the address and UDP port of its responder."""
 
     nic: str
     address: str
@@ -240,7 +240,7 @@ class PathEvidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What `Engine.evidence` takes: the interval's news of each way, and the agent's own trouble in it.
+    """The result of `Engine.evidence`: an interval's losses and answers by path, and the agent's own delays.
 
     `late_ns`: longest that the thread or an answer of it came later than meant, 0 below `cpu_starved_ms`; `queue_ns`: longest
     that a request was seen to wait in the host's own queue; `stuck`: requests that never left the host;
@@ -267,13 +267,13 @@ class Sockets:
     paths: tuple
 
     def close(self):
-        """Close them all."""
+        """Close all sockets."""
         for sock in (self.responder, *self.paths):
             sock.close()
 
     @property
     def port(self):
-        """The UDP port that answers."""
+        """The UDP port of the responder."""
         return self.responder.getsockname()[1]
 
     @property
@@ -341,7 +341,7 @@ def _check_key(key):
 
 
 cdef class TestClock:
-    """A clock that a test gives to a NIC: deterministic, so that the truth can be computed anywhere.
+    """A NIC's clock in tests; deterministic, so that any process can compute the true reading.
 
     With s the seconds since `epoch_ns` it reads system + offset_ns + drift_ppb * s + x(s), and step_ns more
     from step_at_ns on; x is the integral of a seeded random walk of frequency, whose standard deviation after
@@ -373,7 +373,7 @@ cdef class TestClock:
 
 
 cdef void _fill_address(sockaddr_storage *out, address, int port) except *:
-    """Write a socket address; raises ValueError where `address` is none."""
+    """Write a socket address. Raises ValueError if `address` is not an IP address."""
     cdef uint8_t *p = <uint8_t *>out
     cdef bytes packed
     memset(out, 0, sizeof(sockaddr_storage))
@@ -390,7 +390,7 @@ cdef void _fill_address(sockaddr_storage *out, address, int port) except *:
 
 
 cdef tuple _address_of(const sockaddr_storage *a):
-    """Return (address, port); (None, 0) where there is none."""
+    """Return (address, port), or (None, 0) without an address."""
     cdef const uint8_t *p = <const uint8_t *>a
     port = p[2] << 8 | p[3]
     if a.ss_family == _socket.AF_INET:
@@ -408,7 +408,7 @@ cdef uint32_t _hash_of(str nic):
 
 
 cdef _seq_of(ft_trace_hit *hit):
-    """Return the sequence number in the bytes that came back; None if they are too few."""
+    """Return the sequence number in the bytes of an answer; None if they are too few."""
     return int.from_bytes(bytes(hit.data[4:8]), "big") if hit.size >= 16 else None
 
 
@@ -550,7 +550,7 @@ cdef class Engine:
         ft_engine_free(self.engine)
 
     def close(self):
-        """Put the NIC's stamping back as it was found and close the sockets. Only after `run` has returned."""
+        """Restore the NIC's former timestamping and close the sockets. Call it only after `run` has returned."""
         ft_engine_free(self.engine)
         self.engine = NULL
         self._restore()
@@ -563,7 +563,7 @@ cdef class Engine:
 
     @property
     def phc_index(self):
-        """N of the /dev/ptpN that stamps, or None where the kernel's clock does."""
+        """N of the /dev/ptpN that timestamps packets, or None if the kernel's clock does."""
         return self.hardware.phc if self.config.hardware else None
 
     @property
@@ -578,12 +578,12 @@ cdef class Engine:
 
     @property
     def responder_socket(self):
-        """The socket that answers: to read properties of its device only, since the engine reads it."""
+        """The responder's socket, only to read properties of its device, since the engine receives from it."""
         return self.sockets.responder
 
     @property
     def responder_port(self):
-        """The UDP port that answers."""
+        """The UDP port of the responder."""
         return self.sockets.port
 
     @property
@@ -615,7 +615,7 @@ cdef class Engine:
             raise OSError(error, f"probe engine of {self.nic}: traffic class: {os.strerror(error)}")
 
     def set_path(self, int path, sock):
-        """Probe path number `path` from another bound socket from now on, and close the old one.
+        """Probe path number `path` from another bound socket from now on, and close the old socket.
 
         Probes in flight on the old one are forgotten: neither a sample nor a loss. `sock` becomes the engine's.
         Raises OSError where the kernel refuses it.
@@ -645,7 +645,7 @@ cdef class Engine:
         return bytes(data[:FT_TRACE_BYTES])
 
     def traced_seq(self, bytes data, tuple sender, tuple own):
-        """Return the sequence number of our trace that this packet, sent to `own`, answers; None where it is none."""
+        """Return the sequence number of our trace that this packet to `own` answers; None if it answers none."""
         cdef sockaddr_storage near, far
         self._alive()
         _fill_address(&far, sender[0], sender[1])
@@ -719,7 +719,7 @@ cdef class Engine:
             free(items)
 
     def run(self, seconds=None):
-        """Ask and answer for so many seconds, or until `stop`. Raises OSError where waiting fails."""
+        """Probe and answer for `seconds`, or until `stop`. Raises OSError if waiting fails."""
         cdef int64_t for_ns = -1 if seconds is None else <int64_t>(seconds * 1e9)
         cdef int error
         cdef ft_engine *engine = self._alive()
@@ -729,7 +729,7 @@ cdef class Engine:
             raise OSError(error, f"probe engine of {self.nic}: {os.strerror(error)}")
 
     def stop(self):
-        """Make `run` return soon; from any thread. Counts for the next `run` where none is on."""
+        """Make `run` return soon, from any thread; if none is active, the next `run` returns at once."""
         ft_engine_stop(self._alive())
 
     cdef void _lock(self):
@@ -738,7 +738,7 @@ cdef class Engine:
             ft_engine_lock(engine)
 
     def set_peers(self, peers):
-        """Probe these from now on. Raises ValueError where there are more than max_peers, or for a bad address."""
+        """Probe these peers from now on. Raises ValueError for more than max_peers, or an invalid address."""
         cdef sockaddr_storage address
         self._alive()
         wanted = {peer.nic: peer for peer in peers}
@@ -772,11 +772,11 @@ cdef class Engine:
 
     @property
     def peers(self):
-        """The peers that are probed now."""
+        """The peers that are probed at present."""
         return [peer for _, peer in self.slots.values()]
 
     def set_rate(self, double rate_pps):
-        """Change the request rate; at most the one given at the start, which sized the tables."""
+        """Change the request rate, up to the initial rate, for which the tables were allocated."""
         self._alive()
         _check("rate_pps", rate_pps, 0.001, 10e6)
         self._lock()
@@ -846,7 +846,7 @@ cdef class Engine:
         ft_engine_unlock(self.engine)
 
     def shift_schedule(self, int64_t at_ns):
-        """Let the same turns begin at another time of the monotonic clock: the clocks have moved apart."""
+        """Set a new begin of the schedule on the monotonic clock, after the clocks have drifted apart."""
         self._alive()
         if not -MAX_AT_NS < at_ns < MAX_AT_NS:
             raise ValueError(f"schedule from {at_ns} ns: out of range")
@@ -866,7 +866,7 @@ cdef class Engine:
         return clock, (before + after) // 2
 
     def step_clock(self, int64_t step_ns):
-        """Make the clock jump now. Raises RuntimeError where no test clock was set."""
+        """Make the test clock step now. Raises RuntimeError without a test clock."""
         if not self.has_clock:
             raise RuntimeError(f"probe engine of {self.nic}: no test clock to step")
         self._lock()
@@ -887,7 +887,7 @@ cdef class Engine:
         return found
 
     def drain(self):
-        """Take all samples and losses since the last call, as the run's next batch. For one thread at a time."""
+        """Return and clear all samples and losses since the last call, as the next batch; not thread-safe."""
         cdef ft_output *out
         cdef ft_engine *engine = self._alive()
         cdef int groups = ft_engine_groups(engine), g
@@ -938,7 +938,7 @@ cdef class Engine:
 
     @property
     def evidence_fd(self):
-        """A descriptor that is readable while there is news to take: losses, paths that live again, a late thread."""
+        """A file descriptor, readable while `evidence` has losses, recovered paths or a late thread to report."""
         return ft_engine_evidence_fd(self._alive())
 
     def clocks(self):
@@ -990,7 +990,7 @@ cdef class Engine:
         ])
 
     def _rested(self):
-        """A slot is given to another peer only when nothing of the old one can come any more."""
+        """A slot is reused for another peer only when no packet of the old peer can arrive."""
         now = time.monotonic()
         for entry in self.resting:
             entry[1] = entry[1] or now + 3 * self.config.timeout_ns * 1e-9
@@ -999,7 +999,7 @@ cdef class Engine:
             self.free_slots.append(entry[0])
 
     def inject(self, int path, bytes data, str address, int port):
-        """Put a packet through the parser as if it had come on this path (-1: to the responder); for tests."""
+        """Parse a packet as if it had arrived on a path (-1 for the responder); for tests."""
         cdef sockaddr_storage sender
         self._alive()
         _fill_address(&sender, address, port)

@@ -126,7 +126,7 @@ cdef class SlotReducer:
 
     @property
     def slot_ns(self):
-        """ns in a slot from the next `take` on."""
+        """Length of a slot, ns, from the next `take` on."""
         return self._slots.slot_ns
 
     @slot_ns.setter
@@ -137,12 +137,12 @@ cdef class SlotReducer:
 
     @property
     def unsynced(self):
-        """Samples that counted by round trips, for lack of usable clocks."""
+        """Number of samples measured by round trip, because no usable clocks were known."""
         return self._slots.unsynced
 
     @property
     def samples(self):
-        """Delays since the last `take`, each direction by itself."""
+        """Number of one-way delays since the last `take`, each direction counted separately."""
         return self._slots.n_delays
 
     cdef int32_t _number(self, str nic) except -1:
@@ -162,7 +162,7 @@ cdef class SlotReducer:
         return number
 
     cdef int32_t _pair(self, dict pairs, str nic, str peer) except -1:
-        """Return the number of a pair; `pairs`: those of the prober."""
+        """Return the number of a pair; `pairs` has the pairs of the prober."""
         cdef object number = pairs.get(peer)
         cdef void *moved
         if number is not None:
@@ -201,7 +201,7 @@ cdef class SlotReducer:
 
     def set_floor(self, str nic not None, str peer not None, int path, int direction, double floor_ns, int64_t at_ns,
                   int dscp=0):
-        """Set the floor of a path that is known at a fabric time: the memory of a new owner."""
+        """Set the known floor of a path at a fabric time, when a new owner restores its state."""
         cdef int32_t pair = self._pair(self._peers_of(nic), nic, peer)
         if not ft_set_floor(&self._slots, pair, path, direction, dscp, self._pairs[pair].noise_ns, floor_ns, at_ns):
             raise MemoryError("no memory for a path")

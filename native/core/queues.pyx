@@ -83,7 +83,7 @@ cdef class QueueSolver:
         ft_queues_free(&self._q)
 
     def set_routes(self, route_start, route_link):
-        """Use other routes over the same links; the state of the links stays."""
+        """Use other routes over the same links; the links' state is kept."""
         start = np.array(route_start, np.int64, ndmin=1)
         link = np.array(route_link, np.int32, ndmin=1)
         routes = len(start) - 1

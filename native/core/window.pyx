@@ -1,4 +1,4 @@
-"""One prober's samples of one window, and their results: pair fits and path delays.
+"""Collects one prober's samples of one window, and computes pair fits and path delays.
 
 `ProbeBatches` are used as decoded (their columns are borrowed, not copied). With the clock models they give
 `PairFits` and `PathDelayColumns`. fit.c and reduce.c have the formulas.

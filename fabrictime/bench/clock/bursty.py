@@ -3,7 +3,7 @@
 Batches of eight packets arrive at every link, sources turn on and off, and incasts come in. All stamps lie
 before four queues between leaves, so that 0.16 % of the samples meet none of them. Beside it stand the same
 queues, read by every coded pair at times of its own: independent from probe to probe, as most estimators
-assume. By hand: `python -m fabrictime.bench.clock.bursty [--quick]`.
+assume. Command: `python -m fabrictime.bench.clock.bursty [--quick]`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BurstyFleet:
         self._half = (half - half.T)[self._nic, self._peer]
 
     def windows(self) -> Iterator[tuple[WindowInput, WindowInput]]:
-        """Yield the samples of each window twice: in shared queues, and at independent times."""
+        """Yield each window's samples twice: read in shared queues, and at independent times."""
         for index in range(self._windows):
             begin, stretch = float(index * WINDOW_NS), WINDOW_NS / STRETCHES
             shared: list[Stamps] = []

@@ -41,7 +41,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Dark:
-    """No probe reaches or leaves `nics`; `is_silent`: their agents send nothing to the log either."""
+    """No probe reaches or leaves `nics`; if `is_silent`, their agents send nothing to the log either."""
 
     at_s: float
     until_s: float
@@ -173,7 +173,7 @@ class Scenario:
         return nic * self.nics // FLEET
 
     def members(self, nics: tuple[int, ...]) -> list[int]:
-        """Return the NICs of this fleet that correspond to `nics` of 64: the same share of the fleet."""
+        """Return the NICs of this fleet that correspond to `nics` in a fleet of 64, as an equal share."""
         numbers = sorted({self.member(nic) for nic in nics})
         count = -(-len(nics) * self.nics // FLEET)
         return numbers[:: max(1, len(numbers) // count)][:count]

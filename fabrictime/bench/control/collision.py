@@ -2,7 +2,7 @@
 
 The figure is the 99th percentile of the delay of all probes across the link where two heavy flows meet: after
 steering over before (OBSERVE), in one run, seed by seed. Each seed draws new hosts and source ports. The
-NICs' clocks agree on this fabric, so a probe's timestamps are its delay. By hand: `fabrictime bench control
+NICs' clocks agree on this fabric, so a probe's timestamps are its delay. Command: `fabrictime bench control
 collision [--quick]`.
 """
 

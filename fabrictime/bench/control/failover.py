@@ -3,7 +3,7 @@ and Faust.
 
 The figures are the time from a fault until each affected flow has 90 % of its throughput again, over random
 directed links; successive failures; failback after the hold-down; flows that moved onto a dead path; the time
-from a decision to its effect. Seeds are drawn at run time. By hand: `fabrictime bench control failover`.
+from a decision to its effect. Seeds are drawn at run time. Command: `fabrictime bench control failover`.
 """
 
 from __future__ import annotations

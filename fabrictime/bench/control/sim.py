@@ -1,7 +1,7 @@
 """Measures two all-to-alls on the simulated fleet: ECMP, flowlet switching and steering, seed by seed.
 
 All times are simulated. The simulation makes flow reports, queues and probes. Contention and policy run as in
-`bench sim`, with production delays, and actuators carry out decisions. By hand: `fabrictime bench control
+`bench sim`, with production delays, and actuators carry out decisions. Command: `fabrictime bench control
 sim [--quick]`.
 """
 

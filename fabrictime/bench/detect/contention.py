@@ -1,7 +1,7 @@
 """Measures contention windows against the simulated fleet's contention, whose link, kind and times are known.
 
-Probes and flow reports of the simulation pass the pipeline's operators, at the times of a running system's
-agents and stages. By hand: `python -m fabrictime.bench.detect.contention [--quick] [--each]`.
+Probes and flow reports of the simulation pass the pipeline's operators, with the delays of a real system's
+agents and stages. Command: `python -m fabrictime.bench.detect.contention [--quick] [--each]`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class ProbedFleet:
     """NICs that each probe `peers` random others over `paths` source ports, at `rate_hz` probes per second.
 
     `down` [L], `loss` [L] and `class_loss` [C, L] set the state of links from now on. NICs in `gone` [N]
-    neither probe nor answer; agents in `stopped` [N] do neither while their hosts live; `starve` makes agents
+    neither probe nor answer; agents in `stopped` [N] are silent while their hosts live; `starve` makes agents
     answer late. A NIC reports loss streaks and recoveries at once, but at most every `gather_ns`, and
     everything every `beat_ns`. A message takes some ms to the log.
     """
@@ -178,7 +178,7 @@ class ProbedFleet:
         self._count = 0
 
     def starve(self, nic: int, for_ns: int) -> None:
-        """Take the processor away from a NIC's agent for `for_ns`, so it sends no probes, answers late."""
+        """Stop a NIC's agent for `for_ns`, so that it sends no probes and answers late."""
         self.starvation_end_ns[nic] = self.now_ns + for_ns
         self._trouble[nic] = for_ns
 

@@ -1,6 +1,6 @@
 """Measures queue inference on shared queues that it does not model: depths, bounds, utilisation, cost.
 
-The truth is `_truth`: every link one queue with batches, on-off sources and incasts, at 10 Gbit/s. By hand:
+The truth is `_truth`: every link one queue with batches, on-off sources and incasts, at 10 Gbit/s. Command:
 `python -m fabrictime.bench.detect.shared_queues [--quick] [--nics N] [--rate PPS] [--batch PACKETS]`.
 """
 

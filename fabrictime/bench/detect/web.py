@@ -68,9 +68,10 @@ LOSES_LITTLE: Final = "so few losses take time to be counted: grey_link_5pct_det
 class Case:
     """A fault, and the rows that the page must show for it.
 
-    `make` and `heal` create and remove it. `expected_kinds` maps each subject that must be shown to its kind;
-    `allowed` has further permitted rows. `slow`: why it cannot be named within a second. With `from_end`,
-    times count from the end of `make` and `heal`, which take a while. With `stays`, the page keeps the row.
+    `make` and `heal` create and remove the fault. `expected_kinds` maps each subject that must be shown to
+    its kind; `allowed` has further permitted rows. `slow` is a reason why the fault cannot be named within a
+    second. With `from_end`, times count from the end of `make` and `heal`. With `stays`, the page keeps the
+    row.
     """
 
     subject: str
@@ -412,7 +413,7 @@ class _Load:
 
 
 def _one(reader: Reader, case: Case) -> Seen:
-    """Make a fault, watch the page until it names the fault and a while longer, heal it, watch on."""
+    """Make a fault, watch the page until some time after it names the fault, heal it, watch on."""
     sights: list[Sight] = []
 
     def check(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
@@ -488,7 +489,7 @@ def _web_url(data: Path) -> str:
 
 
 def _wait_drawn(reader: Reader, control: ControlClient) -> None:
-    """Wait until the page draws every cable of the fabric, and a while longer. Raises CannotRun."""
+    """Wait until the page has drawn every cable of the fabric for a while. Raises CannotRun."""
     reader.open("fabric")
     cables = {cable_id(link) for link in control.ask("show")["links"]}
     if wait_for(lambda: cables <= reader.cables(), START_S, poll_s=0.2) is None:

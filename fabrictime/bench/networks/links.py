@@ -56,7 +56,7 @@ class Outcome:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Let every link fail in turn, in every form; with `quick` only two links of each form."""
+    """Let every link fail in turn, for every kind of switch answers; `quick` takes only two links each."""
     fleet = Fleet(SHAPE, SEED)
     outcomes: dict[str, list[Outcome]] = {}
     invented: list[str] = []

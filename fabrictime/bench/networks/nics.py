@@ -83,7 +83,7 @@ def figures_of(outcomes: list[Outcome], absent: list[str]) -> dict[str, Value]:
 
 
 def measure_form(form: Form, settle_s: float) -> Outcome:
-    """Build a form, run a prober's transport on each NIC, and compare with the truth; return the counts."""
+    """Build a network of one kind, run a prober's transport on each NIC, and return counts of the outcome."""
     with TemporaryDirectory() as folder, MultiNic(form, HOSTS) as net:
         key_file = Path(folder, "key")
         key_file.write_bytes(os.urandom(16))

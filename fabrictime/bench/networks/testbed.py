@@ -61,7 +61,7 @@ ADDRESS_PORT: Final = "ip"
 
 
 class FormOutcome:
-    """The results of one form: an outcome for each failed link, and invented names."""
+    """The results for one kind of switch answers: an outcome for each failed link, and invented names."""
 
     def __init__(self) -> None:
         self.deaths: dict[str, Outcome] = {}
@@ -77,17 +77,17 @@ class FormOutcome:
 
     @property
     def missed(self) -> list[str]:
-        """Failed links that were not named."""
+        """Names of the failed links that no verdict named."""
         return [link for link, death in self.deaths.items() if not death.named]
 
     @property
     def false(self) -> list[str]:
-        """Invented names, and working links that were named."""
+        """Invented names, and working links that a verdict named."""
         return [*self.invented, *(name for death in self.deaths.values() for name in death.false)]
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Let every link fail in turn, in each form; with `quick` two links of three forms."""
+    """Let every link fail in turn, for each kind of answers; with `quick` two links of three kinds."""
     require_namespaces()
     outcomes: dict[str, FormOutcome] = {}
     absent: list[str] = []
@@ -106,7 +106,7 @@ def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
 
 
 def figures_of(outcomes: dict[str, FormOutcome], absent: Sequence[str] = ()) -> dict[str, Value]:
-    """Return the figures over all forms; `absent` lists the forms that this kernel cannot build."""
+    """Return the figures over all kinds of answers; `absent` has the kinds that this kernel cannot build."""
     if not outcomes:
         raise CannotRun(f"no form could be built, tried {', '.join(absent)}")
     deaths = [death for outcome in outcomes.values() for death in outcome.deaths.values()]
@@ -136,7 +136,7 @@ def measure_form(
     max_links: int | None = None,
     learn_s: float | None = None,
 ) -> FormOutcome:
-    """Build a fabric of one form, inside namespaces, and let its links fail, all or `max_links`."""
+    """Build a fabric with one kind of answers, inside namespaces; let all or `max_links` links fail."""
     settings = FabricSettings(hosts=HOSTS, leaves=LEAVES, spines=SPINES, answers=form)
     outcome = FormOutcome()
     with TemporaryDirectory() as folder, Testbed(settings) as testbed:

@@ -53,7 +53,7 @@ def reason_without_groups() -> str | None:
 
 
 def _groups() -> Path | None:
-    """Return where the second version of control groups is mounted."""
+    """Return the folder where version 2 of control groups is mounted; None if it is not mounted."""
     return next((folder for folder in map(Path, CGROUPS) if (folder / "cgroup.procs").exists()), None)
 
 

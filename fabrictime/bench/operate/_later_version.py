@@ -62,7 +62,7 @@ def later_schema(schema: Any) -> Any:
 
 
 class LaterSchemas:
-    """Implements `codec.Registry` with the later schemas, so the bench reads both versions by itself."""
+    """Implements `codec.Registry` with the later schemas, with which the bench reads both versions."""
 
     def __init__(self) -> None:
         schemas = [later_schema(codec.raw_schema(record)) for record in RECORDS]

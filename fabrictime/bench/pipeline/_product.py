@@ -43,7 +43,7 @@ class Cores:
 
 
 class Product:
-    """A running `up`: its log, its services and their processor time."""
+    """A running `fabrictime up`, with its log, its services and their processor time."""
 
     def __init__(self, bootstrap: str, data: Path) -> None:
         self.bootstrap, self.data = bootstrap, data

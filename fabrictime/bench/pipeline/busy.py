@@ -1,4 +1,4 @@
-"""Measures `up` with 16 simulated NICs of 4,000 probes/s each, beside three busy-looping processes."""
+"""Measures `up` with 16 simulated NICs of 4,000 probes/s each, next to three busy-looping processes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,10 @@ def _unit(key: str) -> str:
 
 
 def run(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure and return the figures by key; `quick`: short runs. Raises RuntimeError if a part fails."""
+    """Measure and return the figures by key, in short runs if `quick`.
+
+    Raises RuntimeError if a part fails.
+    """
     with subprocess.Popen(
         [sys.executable, "-m", "fabrictime.bench.probe.run", json.dumps({"quick": quick})],
         stdout=subprocess.PIPE,

@@ -47,7 +47,7 @@ SYNCED: Final = "SYNCED"
 
 
 class Jump(NamedTuple):
-    """A step of the log's clock, so that it is `wrong_s` off the system clock.
+    """A step of the log's clock, after which it differs from the system clock by `wrong_s`.
 
     With `is_leader` only every second partition's clock steps. `check_code` is the exit code that `fabrictime
     clock --check` must have from then on.
@@ -107,7 +107,7 @@ def evaluated(windows: Sequence[Window], jump_ns: int, watched_s: float) -> Outc
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure and return figures by key, in three minutes; `quick`: without the jump of eight hours."""
+    """Measure and return figures by key, in three minutes; `quick` omits the jump of eight hours."""
     jumps = QUICK_JUMPS if quick else JUMPS
     problems: dict[str, list[str]] = {}
     outcomes: list[Outcome] = []

@@ -246,7 +246,7 @@ class CatchUp:
 
     @property
     def spoilt(self) -> list[str]:
-        """Topics without new evidence, and fabric time if it moved away from log time."""
+        """Topics without new evidence, and fabric time if it differs too much from log time."""
         spoilt = [f"{name}: nothing new within {CATCH_UP_S:g} s" for name in sorted(self.behind)]
         if abs(self.log_offset_ns) > MAX_LOG_OFFSET_NS:
             spoilt.append(f"fabric time {self.log_offset_ns * 1e-9:+.3f} s from log time")

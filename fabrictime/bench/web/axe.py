@@ -60,7 +60,7 @@ class Violation(NamedTuple):
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure and return the figure; `quick`: the tab Now alone."""
+    """Measure and return the figure; `quick` measures only the tab Now."""
     missing = browser_missing()
     if missing:
         return {"axe_violations": Missing(missing)}

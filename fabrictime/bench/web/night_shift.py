@@ -152,7 +152,7 @@ def is_right(case: Case, answer: Answer, jobs: set[str]) -> bool:
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure and return the figure; `quick`: three of the incidents."""
+    """Measure and return the figure; `quick` takes three of the incidents."""
     missing = browser_missing()
     if missing:
         return {"night_shift_right": Missing(missing)}

@@ -79,7 +79,7 @@ def unexplained(texts: Iterable[str], english: set[str], glossary: set[str]) -> 
 
 
 def measure(progress: Progress, quick: bool = False) -> dict[str, Value]:
-    """Measure and return the figure; `quick`: one moment."""
+    """Measure and return the figure; `quick` takes one moment."""
     missing = browser_missing()
     if missing is None and not ENGLISH.exists():
         missing = f"{ENGLISH} is missing (Debian: apt-get install wamerican)"

@@ -189,8 +189,8 @@ class JobFabric:
 class Incident:
     """A cause of a slow job, and the verdicts that name it.
 
-    `plant` yields the subject that the verdict must name, or ''. With `before` it is planted before the job
-    starts, otherwise while it runs. `network` says whether the network is the cause.
+    `plant` yields the subject that the verdict must name, or ''. With `before` the incident is planted before
+    the job starts, otherwise while it runs. `network` is whether the network is the cause.
     """
 
     name: str
