@@ -1,1 +1,1 @@
-"""Evaluation of audits: compares hosts with others, a baseline and their SKU, the fabric with its plan."""
+"""Evaluates audits: compares hosts with others, a baseline and their SKU, and the fabric with its plan."""

@@ -17,7 +17,7 @@ A NIC that sends by another NIC, or reaches no NIC at all, does not reach its ra
 
 
 def one_error_per_cause(results: Iterable[AuditResult]) -> list[AuditResult]:
-    """Return the results; one becomes a warning if a check of its cause names all of its failed devices.
+    """Return the results; a result becomes a warning if a check of its cause names all its failed devices.
 
     The text of the warning refers to the other check. Only results of the same host are compared.
     """

@@ -1,4 +1,4 @@
-"""Rules of the evaluation, and the audit results made from their findings. Pure."""
+"""Holds the rules of the evaluation, and makes audit results from their findings. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The outcome of a rule for one subject. `remedy`, if set, is more specific, replaces the rule's."""
+    """Outcome of a rule for one subject. A non-empty `remedy` is more specific and replaces the rule's."""
 
     host: str
     subject: str
@@ -59,12 +59,12 @@ _RULE_OF: Final[dict[Callable[..., Iterator[Found]], Rule]] = {}
 
 
 def rule_of(find: Callable[..., Iterator[Found]]) -> Rule:
-    """Return the rule that was declared with a decorator on the function."""
+    """Return the rule that a decorator (`error`, `warning`) declared on the function."""
     return _RULE_OF[find]
 
 
 def error(check: str, title: str, *rows: int) -> Callable[[Remedied[_Find]], _Find]:
-    """Return a decorator that declares the rule of a function; the function yields the findings."""
+    """Return a decorator that declares a function's rule of severity ERROR; it yields the findings."""
     return lambda remedied: _declared(AuditSeverity.ERROR, check, title, rows, remedied)
 
 
@@ -91,7 +91,7 @@ class Scope:
 
     @classmethod
     def of(cls, results: Iterable[AuditResult]) -> Scope:
-        """Return the scope of a run's results. Raises ValueError if there are none."""
+        """Return the scope of a run's results. Raises ValueError without results."""
         all_results = list(results)
         if not all_results:
             raise ValueError("no audit result: expected at least one")
@@ -109,7 +109,7 @@ class Scope:
 
 
 def one_line(text: str, limit: int = MAX_TEXT) -> str:
-    """Return text with only printable characters in one line, at most `limit` characters long."""
+    """Return `text` in one line of printable characters, shortened to at most `limit` characters."""
     plain = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
     return plain if len(plain) <= limit else plain[: limit - 3] + "..."
 

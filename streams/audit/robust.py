@@ -1,4 +1,4 @@
-"""Robust outliers: median, median absolute deviation (MAD) and modified z-score. Pure.
+"""Finds outliers robustly: median, median absolute deviation (MAD) and modified z-score. Pure.
 
 The modified z-score is 0.6745 (x - median) / MAD, after Iglewicz and Hoaglin, "How to Detect and Handle
 Outliers" (1993). Their threshold of 3.5 labels one of 2,000 values of normal noise. A fleet states 100,000
@@ -41,9 +41,9 @@ class Spread:
         return cls(median, float(np.median(np.abs(x - median))), len(x))
 
     def tolerance(self, relative: float, absolute: float = 0.0) -> float:
-        """Return the largest deviation from the median that is not an outlier.
+        """Return the largest deviation from the median that is not an outlier, in the values' unit.
 
-        `relative`: minimum of it as a share of the median; `absolute`: minimum in the values' unit.
+        `relative`: its minimum as a share of the median; `absolute`: its minimum in the values' unit.
         """
         noise = threshold(self.count) * self.mad / SIGMAS_OF_MAD
         return max(noise, relative * abs(self.median), absolute)
@@ -57,7 +57,7 @@ def threshold(count: int) -> float:
 def odd_ones(
     values: NDArray[np.float64], relative: float, absolute: float = 0.0, error: ArrayLike = 0.0
 ) -> tuple[Spread, NDArray[np.bool_]]:
-    """Return the spread of the values, and which of them are outliers.
+    """Return the spread of the values, and a mask of the outliers.
 
     There must be at least one value. `error`: uncertainty by which an outlier must exceed the tolerance.
     """

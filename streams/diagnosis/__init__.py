@@ -1,1 +1,1 @@
-"""Explains the speed of jobs: combines operations across ranks with records about the network."""
+"""Explains the speed of jobs by combining their operations across ranks with records about the network."""

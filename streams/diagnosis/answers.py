@@ -1,8 +1,8 @@
-"""Answers over time: a verdict is kept until another one has been the best for a while.
+"""Keeps a job's verdict over time until another verdict has been the best for a while.
 
-Evidence comes and goes from one second to the next. Ten changes in half a minute are no verdict. An
-evaluated interval shows a single bad moment for as long as it is. So an answer that may pass has to last for
-longer first, unless the job is clearly slow, and so has one that would replace a cause.
+Evidence comes and goes within a second, and ten changes of the verdict in half a minute help nobody.
+Evaluated intervals overlap, so several of them show one bad moment. A passing cause must last before it
+becomes the answer, unless the job is clearly slow. A cause that would replace another one must last, too.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ NO_EVIDENCE: Final[Key] = (Verdict.UNKNOWN, "no evidence")
 
 
 class Lasting:
-    """Tells causes that last from those of a moment."""
+    """Tells causes that last from causes that a single moment shows."""
 
     def __init__(self) -> None:
         self._since_ns: dict[Key, int] = {}
         """Time since which each NIC pair, else verdict and subject, has had a cause."""
 
     def of(self, causes: list[Candidate], end_ns: int) -> list[Candidate]:
-        """Note the causes at a time; return those that may not pass, or have lasted for `LASTING_NS`."""
+        """Note the causes at `end_ns`; return those that lasted for `LASTING_NS`, or need not last."""
         subjects = {subject for cause in causes for subject in _subjects(cause)}
         self._since_ns = {key: min(self._since_ns.get(key, end_ns), end_ns) for key in subjects}
         return [cause for cause in causes if not cause.may_pass or end_ns - self._since(cause) >= LASTING_NS]
@@ -61,7 +61,7 @@ class Lasting:
 
 @dataclass(slots=True)
 class Answers:
-    """The answer that a job has, and the one that may replace it."""
+    """The present answer of a job, and the candidate that may replace the answer."""
 
     answer: Candidate | None = None
     stopped: tuple[int, int] | None = None
@@ -72,9 +72,9 @@ class Answers:
     """Those causes that hold beside the answer."""
 
     def lasting(self, verdicts: list[Candidate], end_ns: int, *, is_clear: bool) -> Candidate | None:
-        """Return the most probable verdict that is no matter of a moment; None if there is none.
+        """Return the most probable verdict that has lasted for long enough; None if there is none.
 
-        If the job is clearly slow, or has a cause, all count.
+        If the job is clearly slow, or its answer is a cause, verdicts of any age count.
         """
         lasting = self._lasting.of(verdicts, end_ns)
         has_cause = self.answer is not None and self.answer.verdict not in WITHOUT_CAUSE
@@ -89,7 +89,7 @@ class Answers:
         *,
         is_clear: bool,
     ) -> Candidate:
-        """Return the answer at a time, given the best candidate of the newest interval.
+        """Return the answer at `end_ns`, given the best candidate of the newest interval.
 
         `stopped`: communicator and number of the operation that does not end; None if there is none.
         `is_clear`: whether the job is clearly slow.
@@ -114,10 +114,10 @@ class Answers:
         end_ns: int,
         is_clear: bool,
     ) -> bool:
-        """Return whether the former answer is kept although another one is the best now.
+        """Return whether the former answer is kept although another candidate is the best now.
 
-        `same`: the former answer as the newest interval shows it; None if it does not. `is_clear`: as of
-        `settle`.
+        `same`: the former answer as a candidate of the newest interval; None if it is no candidate now.
+        `is_clear`: whether the job is clearly slow.
         """
         if _key(best) == _key(answer):
             return False
@@ -135,7 +135,7 @@ class Answers:
 
 
 def _needed_ns(best: Candidate, same: Candidate | None, is_clear: bool) -> int:
-    """Return how long the best candidate must be the best to replace the former answer, `same`."""
+    """Return for how long, ns, `best` must be the best candidate to replace the former answer, `same`."""
     if best.verdict == Verdict.HEALTHY and same is not None and is_clear:
         return GAP_NS
     return NEEDED_NS.get(best.verdict, LASTING_NS)
@@ -150,14 +150,14 @@ def _replaces_at_once(best: Candidate, answer: Candidate, is_clear: bool) -> boo
 
 
 def _refines(best: Candidate, answer: Candidate) -> bool:
-    """Return whether an answer says more of the same fault: why a flow is slow, or that a link flaps."""
+    """Return whether `best` names the cause of the same fault: why a flow is slow, or that a link flaps."""
     if answer.verdict == Verdict.SLOW_FLOW:
         return bool(best.pairs & answer.pairs)
     return best.verdict == Verdict.FLAPPING_LINK and best.subject == answer.subject
 
 
 def _is_same_queue(best: Candidate, same: Candidate | None) -> bool:
-    """Return whether two likely answers are queues of the same pairs, or beside the same jobs."""
+    """Return whether two likely answers are queues that delay the same pairs, or that the same jobs share."""
     if same is None or best.verdict != same.verdict or best.verdict not in QUEUED:
         return False
     is_likely = same.loss_share > 0 and best.confidence < same.confidence + LEAD

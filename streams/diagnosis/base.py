@@ -1,7 +1,7 @@
-"""The interface of explanations: each takes a case and yields candidates.
+"""Defines the interface of explanations: each takes a case and yields candidates.
 
-Each family of verdicts is one file with functions of type `Explanation`. `diagnose.EXPLANATIONS` lists
-them.
+Each family of verdicts is one file with functions of type `Explanation`; `diagnose.EXPLANATIONS` lists all
+functions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def observation(
     text: str,
     at_ns: int | None = None,
 ) -> DiagnosisEvidence:
-    """Return a piece of evidence. `quantity` includes its unit; `expected` is that of comparable subjects."""
+    """Return an item of evidence. `quantity` includes its unit; `expected`: value of comparable subjects."""
     return {
         "topic": topic,
         "subject": subject,
@@ -41,7 +41,7 @@ def observation(
 
 
 def audit_evidence(failures: list[AuditResult]) -> list[DiagnosisEvidence]:
-    """Return the first failed checks of a host as evidence."""
+    """Return the first four failed checks of a host as evidence."""
     return [
         observation(
             AUDIT.name, result["host"], result["check"], None, None, result["text"], result["checked_ns"]
@@ -51,6 +51,6 @@ def audit_evidence(failures: list[AuditResult]) -> list[DiagnosisEvidence]:
 
 
 def window_evidence(window: ContentionWindow) -> DiagnosisEvidence:
-    """Return the delay of a contention window as evidence."""
+    """Return the queueing delay of a contention window, us, as evidence."""
     delay_us, opened_ns = window["delay_ns"] / 1e3, window["opened_ns"]
     return observation(CONTENTION.name, window["link"], "delay_us", delay_us, None, window["text"], opened_ns)

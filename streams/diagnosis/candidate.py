@@ -1,4 +1,4 @@
-"""Candidates: possible explanations of a job's speed."""
+"""Holds candidates: possible explanations of a job's speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case: one job in one interval, with all measures that explanations use."""
+"""Holds a case: one job in one interval, with all measures that explanations use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ weight."""
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A pair that is slower than comparable pairs or than before; see `outliers.find_outliers`."""
+    """A pair that is slower than comparable pairs, or than its baseline; see `outliers.find_outliers`."""
 
     pair: NicPair
     value_ns: float
@@ -40,7 +40,7 @@ class Outlier:
 
     @property
     def times(self) -> float:
-        """Factor by which the pair is slower."""
+        """Factor by which the pair is slower than comparable pairs or its baseline."""
         return self.value_ns / max(self.like_ns, 1.0)
 
     @property
@@ -70,13 +70,13 @@ class LinkLoad:
 
     @property
     def place(self) -> str:
-        """Text that names the group of comparable links."""
+        """Name of the group of comparable links, as text."""
         return f"links from spines to {self.switch}" if self.is_down else f"uplinks of {self.switch}"
 
 
 @dataclass(slots=True)
 class Stuck:
-    """The operation for which all others wait; see `stuck.find_stuck`."""
+    """The operation for which all other operations wait; see `stuck.find_stuck`."""
 
     communicator: int
     seq: int
@@ -103,7 +103,7 @@ class Stuck:
 
 @dataclass(slots=True)
 class Lateness:
-    """Time that the lateness of each rank cost all ranks, as shares of the job's time; arrays by position."""
+    """Share of the job's time that the lateness of each rank cost all ranks; arrays by rank position."""
 
     total: Floats
     launch: Floats
@@ -120,7 +120,7 @@ class Lateness:
 
 @dataclass
 class Case:
-    """A job in one interval of fabric time."""
+    """A job in one interval, whose ends are fabric times."""
 
     job: JobView
     network: NetworkView
@@ -154,17 +154,17 @@ class Case:
 
     @property
     def iteration_ns(self) -> float | None:
-        """Mean length of the iterations, ns; None if none was found."""
+        """Mean length of the job's iterations, ns; None if no iterations were found."""
         return None if self.work.iterations is None else self.work.iterations.length_ns
 
     @cached_property
     def expected_iteration_ns(self) -> float | None:
-        """Length of the iterations while the job is fast (its baseline), ns."""
+        """Baseline length of the job's iterations, ns: their length while the job is fast."""
         return self.job.baselines.value(("iteration", *self.work.iteration_key))
 
     @cached_property
     def ratio(self) -> float | None:
-        """Length of the job's iterations, else its time per operation, divided by the baseline."""
+        """Length of the job's iterations, else its time per operation, divided by the baseline; else None."""
         actual, baseline = self.iteration_ns, self.expected_iteration_ns
         if actual is None or baseline is None:
             actual, baseline = self.work.pace_ns, self.job.baselines.value(("pace", self.ranks.total))
@@ -172,29 +172,31 @@ class Case:
 
     @cached_property
     def operation_ns(self) -> float | None:
-        """Time of the ranks per operation, ns; None if there are too few. The times above are finer."""
+        """Mean time of the ranks per operation, ns; None after too few operations."""
         times = self.work.times
         count, observed_ns = float(times.operations.sum()), float(times.observed[times.operations > 0].sum())
         return observed_ns / count if count >= MIN_OPERATIONS * len(self.members) and observed_ns else None
 
     @cached_property
     def own_ns(self) -> Floats | None:
-        """Time of each rank outside of its operations, by operation, ns; None without messages, or if there
-        are too few operations."""
+        """Mean time of each rank outside of operations, ns per operation;
+
+        None if unknown or without messages.
+        """
         times, has_messages = self.work.times, IS_MESSAGE[self.work.rows[:, Op.FUNCTION]].any()
         is_known = has_messages and bool((times.operations >= MIN_OPERATIONS).all())
         return times.compute / times.operations if is_known else None
 
     @property
     def coarse_ratio(self) -> float | None:
-        """The ratio, in jobs of point-to-point messages alone that of the times per operation."""
+        """`ratio`, else the time per operation divided by its baseline; None if both are unknown."""
         baseline_ns = self.job.baselines.value(("operation", self.ranks.total))
         has_none = self.ratio is None and self.operation_ns is not None and baseline_ns
         return (self.operation_ns or 0.0) / (baseline_ns or 1.0) if has_none else self.ratio
 
     @property
     def loss_share(self) -> float:
-        """Share of the job's time that is lost in comparison with its baseline; 0 if that is not known."""
+        """Share of the job's time, 0 to 1, lost in comparison with its baseline; 0 without a baseline."""
         return 1 - 1 / max(self.coarse_ratio or 1.0, 1.0)
 
     @property
@@ -210,12 +212,12 @@ class Case:
 
     @cached_property
     def network_share(self) -> float:
-        """Share of the job's time in which it moved data."""
+        """Share of the job's time, 0 to 1, in which it moved data."""
         return self._share_of_rows(self.work.critical)
 
     @cached_property
     def wait_share(self) -> float:
-        """Share of the job's time in which ranks waited for other ranks."""
+        """Share of the job's time, 0 to 1, in which ranks waited for other ranks."""
         return self.share_of(self.work.times.peer_late)
 
     @cached_property
@@ -235,7 +237,7 @@ class Case:
 
     @cached_property
     def expected_network(self) -> Floats:
-        """Baseline time of moving data, by kind of operation, ns; NaN if unknown."""
+        """Baseline time of moving data, ns, one element per kind of operation; NaN if unknown."""
         baseline = [self.job.baselines.value(("network", *kind)) for kind in self.work.kinds]
         return np.array([np.nan if ns is None else ns for ns in baseline], np.float64)
 
@@ -243,10 +245,10 @@ class Case:
     def excess_rows(self) -> Floats:
         """Time by which moving data took longer than its baseline, by row, ns; NaN if unknown.
 
-        Where all ranks of an operation are seen and their waiting is measured, the time of the whole
-        operation counts; it includes the slowest rank's own time. Elsewhere the greater of both excesses
-        counts. The same holds where the baseline of whole operations is the younger one: before, they were
-        too short for the clocks.
+        The excess of the whole operation, which includes the slowest rank's own time, counts if all its ranks
+        are seen and their waiting is measured. Otherwise the greater of the whole operation's and the rank's
+        excess counts. The greater one also counts if the baseline of whole operations is the younger one:
+        earlier operations were too short for the clocks.
         """
         work = self.work
         if not len(work.kinds):
@@ -270,13 +272,13 @@ class Case:
         return self._share_of_rows(self.excess_rows)
 
     def _share_of_rows(self, values: Floats) -> float:
-        """Return the mean share of the ranks' time that these times take. `values`: ns by row."""
+        """Return the mean share of the ranks' observed time that `values`, ns by row, take."""
         count = len(self.members)
         sums = np.bincount(self.work.rank, np.nan_to_num(values) * self.work.weight, count)[:count]
         return self.share_of(sums.astype(np.float64))
 
     def excess_within(self, begin_ns: int, end_ns: int) -> float:
-        """Return the part, 0 to 1, of the excess that lies in operations which ran between two times."""
+        """Return the share, 0 to 1, of the excess that lies in operations which ran between two times."""
         total = self.network_excess
         if not total:
             return 0.0
@@ -286,7 +288,7 @@ class Case:
 
     @cached_property
     def lateness(self) -> Lateness:
-        """Time lost to late arrivals, by rank; see `Lateness`."""
+        """Share of the job's time lost to late arrivals, by rank; see `Lateness`."""
         work, count = self.work, len(self.members)
         arrivals, groups = work.arrivals, work.groups
         lateness = Lateness(*(np.zeros(count) for _ in range(6)))
@@ -325,7 +327,7 @@ class Case:
 
     @cached_property
     def windows(self) -> list[ContentionWindow]:
-        """Contention windows of the interval that name the job, or are on a link that it crosses."""
+        """Contention windows of the interval that name the job, or lie on a link that the job crosses."""
         links = self.traffic.links.keys() | self.traffic.possible.keys()
         window_by_id = {
             window["window_id"]: window
@@ -339,8 +341,8 @@ class Case:
     def pair_loss(self, slow: Outlier) -> float:
         """Return the share of the job's time that a slow pair costs.
 
-        It is the excess over the job's baseline, else the part of moving data that the slowest pair
-        determines. Messages cost the sum of their excess, and no more than the job loses.
+        The share is the excess over the job's baseline, else the part of moving data that the slowest pair
+        determines. For messages, it is the sum of their excess, at most the share that the job loses.
         """
         if slow.pair.source == "operation":
             excess_ns = slow.pair.count * (slow.value_ns - slow.like_ns)
@@ -353,22 +355,21 @@ class Case:
         return estimate if self.was_slow(slow) else self.network_excess
 
     def was_slow(self, slow: Outlier) -> bool:
-        """Return whether a slow pair has been about as slow since the job began."""
+        """Return whether a pair's baseline is at least 0.7 times its present time: it was always slow."""
         baseline_ns = slow.pair.baseline_ns(self.job.baselines)
         return baseline_ns is not None and baseline_ns >= 0.7 * (slow.pair.data_ns or 0.0)
 
     def probes(self, pair: NicPair) -> Probes | None:
-        """Return the delays of probes between a pair's NICs; None if there are none."""
+        """Return the delays of probes between a pair's NICs; None if no probes were sent."""
         if pair.key not in self.probes_known:
             windows = partial(self.network.delays, begin_ns=self.begin_ns, end_ns=self.end_ns)
             self.probes_known[pair.key] = probes_of(windows, pair.key)
         return self.probes_known[pair.key]
 
     def gpu_wait_of(self, nic: str) -> float | None:
-        """Return the share of their operations' time for which a NIC's ranks wait for their GPU; None if
-        unknown.
+        """Return the share of operations' time for which a NIC's ranks wait for their GPU; None if unknown.
 
-        It includes flushing. A share below one hundredth counts as 0.
+        The share includes flushing. A share below one hundredth counts as 0.
         """
         places = [at for at, rank in enumerate(self.members) if nic in rank.nics]
         rows = np.isin(self.work.rank, places)
@@ -385,19 +386,19 @@ class Case:
         return sorted(rank.number for rank in self.members if nic in rank.nics)
 
     def began(self, verdict: Verdict, subject: str, since_ns: int | None) -> int | None:
-        """Return the begin of a cause with evidence since a time; None if that is not known."""
+        """Return the begin, ns, of a cause with evidence since `since_ns`, else None."""
         return None if since_ns is None else self.job.causes.began(verdict, subject, since_ns)
 
     def has_clean_baseline(self, begin_ns: int) -> bool:
-        """Return whether the job's baseline was learned before a fault began."""
+        """Return whether the job's baseline was learned before `begin_ns`, when a fault began."""
         return sum(interval.end_ns <= begin_ns for interval in self.job.history) >= 3
 
     def network_loss(self, begin_ns: int | None, end_ns: int, estimate: float) -> float:
         """Return the share of the job's time that a network fault between two times explains.
 
-        It is that part of the excess over the job's baseline which coincides with the fault; all of the
-        excess if the fault's begin is not known (None). If the fault is as old as the job's records, there is
-        no baseline, and it is `estimate`.
+        The share is the part of the excess over the job's baseline that coincides with the fault; all of the
+        excess if the fault's begin is unknown (None). If the fault is as old as the job's records, no
+        baseline exists, and `estimate` is returned.
         """
         excess = self.network_excess
         if begin_ns is None:
@@ -414,7 +415,7 @@ class Case:
     def share_since(self, loss: float, since_ns: int | None) -> float:
         """Return a loss as a share of the time since its cause began, or of `MIN_SINCE_NS` if that is longer.
 
-        A new fault costs little of the whole interval, just as a mild one that lasts does.
+        A new fault costs only a small share of the whole interval, like a mild fault that lasts.
         """
         if since_ns is None or not self.has_clean_baseline(since_ns):
             return loss
@@ -425,8 +426,8 @@ class Case:
     def usual_pairs(self) -> float | None:
         """Largest number of the job's pairs on one link while the job was fast; None if not known.
 
-        Pairs are counted at an interval's end. If the count changes within a fast interval, the smallest one
-        counts.
+        Pairs are counted at an interval's end. If the count changes within a fast interval, the smallest
+        count is taken.
         """
         history = list(self.job.history)
         fewest_pairs: list[float] = []
@@ -441,9 +442,9 @@ class Case:
         return max(fewest_pairs, default=None)
 
     def was_fast_during(self, begin_ns: int) -> bool:
-        """Return whether the job was fast while a fault lasted that had begun long before.
+        """Return whether the job was fast during a fault that had begun long before.
 
-        Fast means as in its baseline from before the fault; a baseline that includes the fault proves
+        The job was fast if it met a baseline from before the fault; a baseline from during the fault proves
         nothing.
         """
         old = [
@@ -454,8 +455,7 @@ class Case:
         return is_old and len(fast) >= 3 and self.has_clean_baseline(begin_ns)
 
     def was_slow_before(self, begin_ns: int) -> bool:
-        """Return whether the job lost as much, and moving data took as large a share of its time, just before
-        a fault began."""
+        """Return whether the job was about as slow just before a fault began, with as long network times."""
         recent = [interval for interval in self._before(begin_ns) if interval.network_excess is not None][-2:]
         excess, loss = 0.7 * (self.network_excess or 0.0), 0.7 * self.loss_share
         return len(recent) == 2 and all(
@@ -467,13 +467,13 @@ class Case:
 
 
 def is_fast(interval: Interval) -> bool:
-    """Return whether the job was as fast in an interval as its baseline."""
+    """Return whether the job was as fast in an interval as its baseline, within 5 %."""
     ratio_ok = interval.ratio is not None and interval.ratio < 1.05
     return ratio_ok and (interval.network_excess is None or interval.network_excess < 0.03)
 
 
 def case_of(job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules) -> Case:
-    """Return the measures of a job in an interval."""
+    """Return the case of a job: its measures between `begin_ns` and `end_ns`, fabric time."""
     ranks = ranks_of(job, begin_ns, end_ns)
     columns = job.columns(begin_ns, end_ns)
     work = work_of(job, ranks, columns, begin_ns, end_ns)

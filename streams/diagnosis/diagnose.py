@@ -1,8 +1,8 @@
-"""The explanation of a job's speed in an interval.
+"""Explains a job's speed in an interval.
 
 Every explanation of `EXPLANATIONS` yields candidates. A candidate that stops the job comes first, then the
-one that costs most of the job's time. The others become alternatives. Without candidates, the job is HEALTHY
-if enough is known.
+candidate that costs most of the job's time. The others become alternatives. Without candidates, the job is
+HEALTHY if enough is known.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MAX_ALTERNATIVES: Final = 8
 def evaluate_case(
     job: JobView, network: NetworkView, begin_ns: int, end_ns: int, rules: DiagnosisRules | None = None
 ) -> tuple[Case, Diagnosis]:
-    """Return the case of a job in its next interval and the verdict, and record it in the job's view.
+    """Return the case and the diagnosis of a job's next interval, and record them in the job's view.
 
     `add_details` adds details to the record. Raises ValueError for an empty interval.
     """
@@ -67,7 +67,7 @@ def evaluate_case(
 
 
 def learn(case: Case, diagnosis: Diagnosis) -> None:
-    """Record an evaluated interval in the job's view: its times, and the number and begin of the verdict."""
+    """Record an evaluated interval in the job's view: its times, and the verdict's number and begin."""
     job, work = case.job, case.work
     job.number = diagnosis["number"] + 1
     job.last = LastVerdict(diagnosis["verdict"], diagnosis["subject"], diagnosis["since_ns"])
@@ -105,7 +105,7 @@ def learn(case: Case, diagnosis: Diagnosis) -> None:
 
 
 def _longest_wait(case: Case) -> tuple[int, int, int]:
-    """Return communicator, number and age of the operation that does not end; zeros if there is none."""
+    """Return communicator, number and age, ns, of the operation that does not end; zeros if all end."""
     stuck, ras = case.stuck, case.ras
     if stuck is not None:
         return stuck.communicator, stuck.seq, case.end_ns - stuck.since_ns
@@ -147,10 +147,10 @@ def _diagnosis(case: Case) -> Diagnosis:
 
 
 def _others(case: Case, best: Candidate, ranked: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the other candidates, and those among them that are causes beside the answer.
+    """Return the candidates other than the answer, and those of them that are further causes.
 
-    Two faults at once are no rivals. So the others are weighed again as if the answer's cause, and its
-    effects, were known. A further cause must explain a share of the loss that the answer leaves, and last.
+    Two simultaneous faults do not compete. So the others are weighed again as if the answer's cause and its
+    effects were known. A further cause must last, and explain a share of the loss that the answer leaves.
     """
     others = [other for other in ranked if (other.verdict, other.subject) != (best.verdict, best.subject)]
     further: list[Candidate] = []
@@ -167,7 +167,7 @@ def _others(case: Case, best: Candidate, ranked: list[Candidate]) -> tuple[list[
 
 
 def _best(case: Case, ranked: list[Candidate], verdicts: list[Candidate], missing: list[str]) -> Candidate:
-    """Return the answer: the most probable of `verdicts`, or one about a job without a cause."""
+    """Return the answer: the most probable of `verdicts`; if there are none, a verdict without a cause."""
     answers = case.job.answers
     is_clear = (case.coarse_ratio or CLEAR_RATIO) >= CLEAR_RATIO
     best = answers.lasting(verdicts, case.end_ns, is_clear=is_clear) or without_cause(case, missing, ranked)
@@ -199,7 +199,7 @@ def can_be_verdict(case: Case, candidate: Candidate) -> bool:
 
 
 def _is_slower(case: Case, candidate: Candidate) -> bool:
-    """Return whether the job lost time since the cause began; True if its time before that is not known."""
+    """Return whether the job lost time since the cause began; True if its earlier speed is unknown."""
     since_ns = candidate.since_ns
     if since_ns is None and candidate.is_new:
         since_ns = case.begin_ns
@@ -214,5 +214,5 @@ def _costs(case: Case, candidate: Candidate) -> bool:
 
 
 def _cost(case: Case, candidate: Candidate) -> float:
-    """Return the share of the time since a cause began that it costs."""
+    """Return the share, 0 to 1, of the time since a cause began that the cause costs."""
     return case.share_since(candidate.loss_share, candidate.since_ns)

@@ -1,9 +1,9 @@
-"""Whether a delay of probes or flows can explain the time that a job loses.
+"""Judges whether a delay of probes or flows can explain the time that a job loses.
 
 A collective of n ranks takes at most 2(n - 1) rounds, one after the other, in each of which a message crosses
 the slow pair. A TCP flow also waits one round trip for each doubling of its window. So a slow pair costs an
-operation at most its excess times the rounds. The rest has another cause: one packet in an own full NIC
-proves nothing.
+operation at most its excess times the rounds. Any further loss has another cause: one packet in a NIC that
+the job itself fills proves nothing.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MIN_RTT_TIMES: Final = 2.0
 
 
 def rounds_of(ranks: int, message_bytes: float) -> float:
-    """Return the largest number of round trips of one collective of so many ranks and bytes."""
+    """Return the largest number of round trips of a collective of `ranks` ranks and that many bytes."""
     steps = 2 * max(1, ranks - 1)
     chunk = message_bytes / max(1, ranks)
     return steps * (1 + math.ceil(math.log2(1 + chunk / FIRST_WINDOW_BYTES)))
 
 
 def explains_loss(case: Case, excess_ns: float) -> bool:
-    """Return whether an excess of one pair's delay can cost a good part of the time that operations lose."""
+    """Return whether an excess of a pair's delay can cost a good part of the time that operations lose."""
     operations = float(case.work.times.operations.max(initial=0))
     lost_ns = (case.network_excess or 0.0) * case.length_ns
     if not operations or not lost_ns:
@@ -49,14 +49,14 @@ def explains_loss(case: Case, excess_ns: float) -> bool:
 
 
 def min_excess_ns(case: Case, pair: NicPair) -> float:
-    """Return the excess of a delay below which it is noise of hosts, or packets of the link itself."""
+    """Return the excess delay, ns, up to which hosts' noise or packets in transmission explain it."""
     speeds = [speed for nic in pair.key if (speed := _speed_bps(case, nic))]
     packets_ns = MIN_PACKETS * PACKET_BITS / min(speeds) * 1e9 if speeds else 0.0
     return max(case.rules.flow_excess_us * 1e3, packets_ns)
 
 
 def fills_nics(case: Case, nics: Iterable[str]) -> bool:
-    """Return whether the job's own flows fill the cable of a NIC in a direction: probes wait for them."""
+    """Return whether the job's own flows fill a NIC's cable in a direction: probes queue behind the flows."""
     return any(_fills(case, nic, rates) for rates in _own_bps(case) for nic in nics)
 
 
@@ -69,7 +69,7 @@ def _fills(case: Case, nic: str, rates: dict[str, float]) -> bool:
 
 
 def _own_bps(case: Case) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the rates at which each NIC sends, and receives, data of the job while flows are busy, bit/s."""
+    """Return the rates, bit/s, at which each NIC sends and at which it receives data of the busy job."""
     sent: dict[str, float] = {}
     received: dict[str, float] = {}
     for flow in case.traffic.flows.values():
@@ -98,16 +98,18 @@ def round_trips(case: Case, pair: NicPair) -> tuple[float, float] | None:
 
 
 def explains_messages(pair: NicPair, late_ns: float, excess_ns: float) -> bool:
-    """Return whether an excess of packets' delays can cost a good part of the time by which messages of a
-    pair are late: a message takes as many round trips as windows that double."""
+    """Return whether an excess of packet delays explains a good part of the lateness of a pair's messages.
+
+    A message takes as many round trips as its window doubles.
+    """
     windows = 1 + math.floor(math.log2(1 + pair.chunk_bytes / FIRST_WINDOW_BYTES))
     return excess_ns * windows >= EXPLAINED_SHARE * late_ns
 
 
 def is_only_sent(case: Case, slow: Outlier) -> bool:
-    """Return whether only times of sends show that a pair is slow: they last as long as MPI lets them.
+    """Return whether only times of sends, which MPI may prolong, show that a pair is slow.
 
-    Round trips, or probes, that are longer by a good part of that time prove more.
+    Round trips or probes whose excess is a good part of the excess of the sends are further proof.
     """
     pair, late_ns = slow.pair, slow.value_ns - slow.like_ns
     if pair.source != "operation":
@@ -120,7 +122,7 @@ def is_only_sent(case: Case, slow: Outlier) -> bool:
 
 
 def probe_excess_ns(case: Case, pair: NicPair) -> float | None:
-    """Return by how much the probes of a pair are slower than those of others, ns; None without probes."""
+    """Return the excess of a pair's probe delay over that of other pairs, ns; None without probes."""
     probes, others_ns = case.probes(pair), usual_probe_ns(case, pair)
     if probes is None or probes.worst_ns is None or others_ns is None:
         return None
@@ -128,7 +130,7 @@ def probe_excess_ns(case: Case, pair: NicPair) -> float | None:
 
 
 def usual_probe_ns(case: Case, pair: NicPair) -> float | None:
-    """Return the median delay of the other pairs' probes, ns; None if unknown."""
+    """Return the median probe delay of the other pairs, ns; None if unknown."""
     others = [
         probes.p50_ns
         for key in sorted(case.traffic.pairs)[:256]

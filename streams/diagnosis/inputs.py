@@ -1,9 +1,9 @@
 """Takes the inputs of diagnosis in the order of the log, and returns the diagnoses that follow from them.
 
 `DiagnosisInputs` accepts messages of any partitions in any order. A message waits until the log's clock has
-passed it. Then messages are processed by (log time, topic, partition, offset), and every job is evaluated at
-each full second of log time. So a live worker, a restarted one and a replay publish the same diagnoses. This
-module does no I/O.
+passed its log time. Then messages are processed by (log time, topic, partition, offset), and every job is
+evaluated at each full second of log time. So a live worker, a restarted one and a replay publish the same
+diagnoses. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ NETWORK: Final[tuple[Topic[Any], ...]] = tuple(topic for topic in LOOKBACK_NS if
 
 
 def read_from(now_ns: int) -> dict[str, int]:
-    """Return, by topic, the append time, ns, from which a new owner that begins at `now_ns` reads."""
+    """Return, by topic, the append time, ns, from which an owner that begins at `now_ns` reads."""
     return {topic.name: max(0, now_ns - back) if back else 0 for topic, back in LOOKBACK_NS.items()}
 
 
@@ -117,12 +117,12 @@ class _Job:
 
 
 class DiagnosisInputs(Operator):
-    """Diagnoses the jobs of an owner.
+    """Diagnoses the jobs that its owner is responsible for.
 
     `from_ns`: log time from which diagnoses are returned; earlier evaluations only teach the jobs' baselines.
-    `probes`: routes of probes, if they do not come as messages. `log_offset_ns`: fabric time minus append
-    time, until a record of clocks gives it. `past`: diagnoses of the last minutes; the newest one of each job
-    restores its baseline and its verdict.
+    `probes`: routes of probes, if no messages carry them. `log_offset_ns`: fabric time minus append time,
+    until a record of clocks states the offset. `past`: diagnoses of the last minutes; the newest diagnosis of
+    each job restores its baseline and verdict.
     """
 
     def __init__(
@@ -164,12 +164,12 @@ class DiagnosisInputs(Operator):
 
     @property
     def jobs(self) -> list[str]:
-        """The jobs that are running."""
+        """Names of the running jobs, sorted."""
         return sorted(self._jobs)
 
     @property
     def needs_network(self) -> bool:
-        """Whether a job is running, or a message waits that may begin one."""
+        """Whether a job is running, or a waiting message may begin a job."""
         return bool(self._jobs or self._waiting)
 
     def _recover(self, past: Iterable[Diagnosis]) -> None:
@@ -178,22 +178,22 @@ class DiagnosisInputs(Operator):
         }
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Continue from the diagnoses of the last minutes."""
+        """Restore baselines and verdicts from the diagnoses of the last minutes."""
         self._recover(records_of(past, DIAGNOSES, self._registry))
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Add messages, which wait for their time."""
+        """Add messages; each waits until the log's clock has passed its log time."""
         for message in messages:
             self.add(message)
 
     def due_ns(self) -> int:
-        """Return the next log time at which jobs are evaluated or waiting messages are processed."""
+        """Return the next log time, ns, at which jobs are evaluated or waiting messages are processed."""
         if self._jobs:
             return self._tick_ns + TICK_NS
         return (self._heap[0].log_ns // TICK_NS + 1) * TICK_NS if self._heap else NEVER_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
-        """Evaluate the jobs at each second up to a moment; return the diagnoses to publish."""
+        """Evaluate the jobs at each full second up to `moment`; return the diagnoses to publish."""
         return [
             Output(
                 DIAGNOSES,
@@ -206,17 +206,14 @@ class DiagnosisInputs(Operator):
         ]
 
     def add(self, message: Message) -> None:
-        """Add a message; it is processed once its time has passed."""
+        """Add a message; it is processed once the log's clock has passed its log time."""
         heapq.heappush(self._heap, message)
         if message.topic == COLLECTIVES.name:
             self._waiting += 1
             self.late += self._last is not None and message < self._last
 
     def evaluate(self, to_ns: int) -> list[Diagnosis]:
-        """Process the messages up to `to_ns`, and evaluate the jobs at each full second until then.
-
-        Return the diagnoses to publish.
-        """
+        """Process messages up to `to_ns`, evaluate jobs at each full second; return diagnoses to publish."""
         out: list[Diagnosis] = []
         while True:
             next_ns = self._heap[0].log_ns if self._heap else to_ns + 1
@@ -328,7 +325,7 @@ class DiagnosisInputs(Operator):
             self._update_wanted()
 
     def _evaluate_job(self, job: _Job, now_ns: int) -> tuple[Diagnosis | None, bool]:
-        """Evaluate a job; return the diagnosis to publish, if any, and whether the job has ended."""
+        """Evaluate a job; return the diagnosis to publish (None: unchanged) and whether the job has ended."""
         view = job.view
         view.forget(now_ns)
         is_over = view.has_ended or now_ns - job.taken_ns >= SILENT_NS
@@ -373,7 +370,7 @@ _TAKERS: Final[Mapping[Topic[Any], Callable[[NetworkView, Any], None]]] = {
 
 
 def encoded(record: Diagnosis, max_bytes: int, registry: codec.Registry | None = None) -> bytes:
-    """Return a record encoded. If it is longer than `max_bytes`, its last flows and ranks are left out."""
+    """Return a record as encoded bytes. Its last flows and ranks are left out to fit `max_bytes`."""
     value = codec.encode(Diagnosis, record, registry)
     while len(value) > max_bytes and (record["flows"] or record["time_splits"]):
         flows, splits = record["flows"], record["time_splits"]

@@ -1,9 +1,9 @@
-"""Weighs the symptoms of possible causes: log odds, and from them confidence.
+"""Weighs the symptoms of possible causes: the sum of weights is a cause's log odds, hence its confidence.
 
 Weights come from a fit to simulated incidents (`tools/fit_diagnosis.py`). A cause has `bias` plus the weights
-of the symptoms that speak for it, minus those that speak against it. All weights are positive, so evidence
-for a cause never lowers its odds. There are two passes: a likely cause speaks against its effects
-(EXPLAINED), and against all other causes (RIVAL).
+of the symptoms that support it, minus the weights of those that oppose it. All weights are positive, so
+evidence for a cause never lowers its odds. In the second of two passes, a likely cause opposes its effects
+(EXPLAINED), and all other causes (RIVAL).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Weights:
     """The fitted weights: `bias` of each cause, and the weight of each symptom.
 
     `offset` corrects the log odds of answers: the most probable of several causes is right more often than
-    its own symptoms tell.
+    its own symptoms show.
     """
 
     bias: Mapping[Verdict, float]
@@ -45,23 +45,23 @@ class Weights:
     offset: float = 0.0
 
     def log_odds(self, verdict: Verdict, symptoms: Symptoms) -> float:
-        """Return the log odds that a cause is the right one."""
+        """Return the log odds that a cause with these symptoms is the right one."""
         sign = HYPOTHESES[verdict].sign
         return self.bias[verdict] + sum(
             sign(symptom) * self.symptoms[symptom] * value for symptom, value in symptoms.items()
         )
 
     def confidence(self, verdict: Verdict, symptoms: Symptoms) -> float:
-        """Return the probability, 0 to 1, that a cause is the right one."""
+        """Return the probability, 0 to 1, that a cause with these symptoms is the right one."""
         return _probability(self.log_odds(verdict, symptoms))
 
     def calibrated(self, confidence: float) -> float:
-        """Return the probability that an answer of a confidence is right; 0 stays 0, as of UNKNOWN."""
+        """Return the probability that an answer of a given confidence is right; 0, as of UNKNOWN, stays 0."""
         return 0.0 if confidence <= 0 else _probability(odds_of(confidence) + self.offset)
 
 
 def _probability(odds: float) -> float:
-    """Return the probability of log odds within `CERTAIN_LOG_ODDS`."""
+    """Return the probability that log odds stand for; they are limited to `CERTAIN_LOG_ODDS`."""
     return 1 / (1 + math.exp(-max(-CERTAIN_LOG_ODDS, min(CERTAIN_LOG_ODDS, odds))))
 
 
@@ -72,12 +72,12 @@ def odds_of(confidence: float) -> float:
 
 @cache
 def fitted_weights() -> Weights:
-    """Return the weights of the package."""
+    """Return the fitted weights that the package contains."""
     return read_weights()
 
 
 def read_weights(part: str = "") -> Weights:
-    """Return the weights of the package's file; `prior` for those from which the fit began."""
+    """Return weights from the package's file; `part="prior"`: the weights with which the fit began."""
     content = json.loads(WEIGHTS.read_text())
     table = content[part] if part else content
     return Weights(
@@ -90,7 +90,7 @@ def read_weights(part: str = "") -> Weights:
 def add_common_symptoms(
     case: Case, candidates: Sequence[Candidate], cost: Callable[[Case, Candidate], float]
 ) -> None:
-    """Add the symptoms that causes share. `cost`: share of the time since it began that a cause costs."""
+    """Add the symptoms that causes share. `cost`: share of the time since its begin that a cause costs."""
     slow_pairs = {outlier.pair.key for outlier in case.outliers}
     costs = {id(candidate): cost(case, candidate) for candidate in candidates}
     for candidate in candidates:
@@ -105,21 +105,21 @@ def add_common_symptoms(
 
 
 def _barely_slow(case: Case, since_ns: int | None) -> float:
-    """Return how little of its time a job lost since a cause began; 0 if its time before is not known."""
+    """Return how near to zero a job's loss since a cause began is, 0 to 1; 0 if its past is unknown."""
     if since_ns is None or case.ratio is None or not case.has_clean_baseline(since_ns):
         return 0.0
     return 1 - min(1.0, case.share_since(case.loss_share, since_ns) / CLEAR_LOSS)
 
 
 def halvings(cost: float, greatest: float) -> float:
-    """Return how often the greatest cost must be halved to reach a cost, at most `MAX_HALVINGS`."""
+    """Return how often `greatest` must be halved to reach `cost`, at most `MAX_HALVINGS`."""
     if cost <= 0:
         return MAX_HALVINGS if greatest > 0 else 0.0
     return max(0.0, min(MAX_HALVINGS, math.log2(greatest / cost)))
 
 
 def weigh(weights: Weights, candidates: Sequence[Candidate], is_cause: Callable[[Candidate], bool]) -> None:
-    """Set the confidence of candidates in two passes; `is_cause`: whether one may be the verdict."""
+    """Set the confidence of candidates in two passes. `is_cause`: whether a candidate can be the verdict."""
     for candidate in candidates:
         for symptom in SECOND_PASS:
             candidate.symptoms.pop(symptom, None)
@@ -134,7 +134,7 @@ def weigh(weights: Weights, candidates: Sequence[Candidate], is_cause: Callable[
 
 
 def is_effect(effect: Candidate, cause: Candidate) -> bool:
-    """Return whether a cause can explain a candidate: on the same pairs, or both stop the job."""
+    """Return whether a cause can explain another candidate: they share pairs, or both stop the job."""
     if cause is effect or cause.verdict not in HYPOTHESES[effect.verdict].explained_by:
         return False
     return bool(cause.pairs & effect.pairs) or (cause.decisive and effect.decisive)
@@ -143,7 +143,7 @@ def is_effect(effect: Candidate, cause: Candidate) -> bool:
 def relations(
     candidate: Candidate, candidates: Iterable[Candidate], is_cause: Callable[[Candidate], bool]
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the causes that can explain a candidate, and its rivals: all but its own effects."""
+    """Return the causes that can explain a candidate, and its rivals: all causes but its own effects."""
     others = [other for other in candidates if other is not candidate and is_cause(other)]
     causes = [other for other in others if is_effect(candidate, other)]
     rivals = [

@@ -1,4 +1,4 @@
-"""The answer if nothing explains a job's speed: HEALTHY if nothing is slow, STALLED, else UNKNOWN."""
+"""Gives the answer if no cause explains a job's speed: HEALTHY if it is not slow, STALLED or UNKNOWN."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_HOSTS: Final = 4
 
 
 def without_cause(case: Case, missing: list[str], ranked: list[Candidate]) -> Candidate:
-    """Return the answer about a job without a cause. `ranked`: the causes that are not likely enough."""
+    """Return the answer about a job without a cause. `ranked`: causes that are not likely enough."""
     answer = _without_cause(case, missing)
     answer.symptoms |= {
         Symptom.MISSING: bool(missing),
@@ -62,7 +62,7 @@ def _without_cause(case: Case, missing: list[str]) -> Candidate:
 
 
 def _has_enough(case: Case) -> bool:
-    """Return whether enough ranks report operations for an answer."""
+    """Return whether enough ranks report operations to judge the job."""
     total = case.ranks.total or len(case.members)
     reported_share = len(case.ranks.reported) / max(1, total)
     has_work = bool(len(case.work.rows) or len(case.columns.summaries))
@@ -70,12 +70,12 @@ def _has_enough(case: Case) -> bool:
 
 
 def nearly(share: float, min_share: float) -> float:
-    """Return how near a share is to the smallest one that counts: 0 up to half of it, 1 from it on."""
+    """Return how near a share is to `min_share`: 0 up to half of it, rising to 1 at `min_share`."""
     return min(1.0, max(0.0, 2 * share / min_share - 1))
 
 
 def _program_text(case: Case) -> str:
-    """Return text about a program that does more than before; empty if that does not explain the job."""
+    """Return text about a program that works more than before; empty if that does not explain the job."""
     ratio = case.coarse_ratio or 1.0
     baseline = case.job.baselines.value(("largest bytes", case.ranks.total))
     growth = max(case.bytes_ratio, case.work.times.largest_bytes / baseline if baseline else 1.0)
@@ -108,8 +108,10 @@ def _unknown(case: Case, missing: list[str]) -> Candidate:
 
 
 def _add_busy_hosts(case: Case, candidate: Candidate) -> None:
-    """Add to a candidate the job's hosts whose probers got in trouble since the job is slow: their processors
-    may lack time for the job, too."""
+    """Add the job's hosts whose probers got in trouble since the job became slow.
+
+    The processors of such hosts may lack time for the job, too.
+    """
     hosts = {rank.host for rank in case.members}
     busy = [
         alert
@@ -131,8 +133,7 @@ def _add_busy_hosts(case: Case, candidate: Candidate) -> None:
 
 
 def _slow_since_ns(case: Case) -> int:
-    """Return the end of the last interval in which the job was as fast as its baseline; a trouble that is
-    older explains nothing."""
+    """Return the end, ns, of the last fast interval, less 1 s; older troubles explain nothing."""
     limit = case.rules.slow_ratio
     fast = [past.end_ns for past in case.job.history if past.ratio is not None and past.ratio < limit]
     return max(fast, default=case.begin_ns) - NS_PER_S

@@ -43,7 +43,7 @@ _LOSSES: Final = {
 
 
 def missing_evidence(case: Case) -> list[str]:
-    """Return the evidence that an evaluation lacks, one line each, the most important first."""
+    """Return the kinds of evidence that an evaluation lacks, one line each, the most important first."""
     lines = [*case.ranks.conflicts[:MAX_NAMED], *_missing_ranks(case), *_missing_events(case)]
     if case.job.forgotten:
         lines.append(f"{case.job.forgotten} operations were forgotten, because the job publishes too many")
@@ -109,7 +109,7 @@ def make_record(
 ) -> Diagnosis:
     """Return the `Diagnosis` of a verdict, without details; see `add_details`.
 
-    `further`: the causes among the others that cost a share of the time of their own.
+    `further`: those of `others` that are causes with a cost of their own.
     """
     work, times, actual = case.work, case.work.times, case.iteration_ns
     bus_baseline = case.job.baselines.value(("bus",))
@@ -154,7 +154,7 @@ def make_record(
 
 
 def add_details(case: Case, diagnosis: Diagnosis) -> None:
-    """Add the times of the ranks and the flows: 98 % of a record, of which most evaluations publish none."""
+    """Add the ranks' times and the flows: 98 % of a record's size; most evaluations publish neither."""
     diagnosis["time_splits"], diagnosis["flows"] = _time_splits(case), _flows(case)
 
 
@@ -241,13 +241,13 @@ def _flows(case: Case) -> list[JobFlow]:
 
 
 def listed(names: list[str], limit: int) -> str:
-    """Return names as text: the first of them, and the number of the others."""
+    """Return a text with the first `limit` names, and the number of the others."""
     text = ", ".join(names[:limit])
     return f"{text} and {len(names) - limit} more" if len(names) > limit else text
 
 
 def ranks_text(ranks: Iterable[Rank], limit: int = MAX_HOSTS) -> str:
-    """Return the names of ranks as text, those of one host together: `ranks 40 to 47 on h20`."""
+    """Return a text that names ranks, grouped by host: `ranks 40 to 47 on h20`."""
     by_host: dict[str, list[int]] = {}
     for rank in ranks:
         by_host.setdefault(rank.host, []).append(rank.number)
@@ -264,7 +264,7 @@ def _numbers_text(numbers: list[int], limit: int) -> str:
 
 
 def operation_text(case: Case, stuck: Stuck) -> str:
-    """Return text about the operation that does not end, with the time for which it has run."""
+    """Return a text about the operation that does not end, with the time for which it has run."""
     communicator = case.ranks.communicators.get(stuck.communicator)
     name = communicator.id if communicator is not None else "?"
     age_s = (case.end_ns - stuck.since_ns) / 1e9
@@ -272,13 +272,13 @@ def operation_text(case: Case, stuck: Stuck) -> str:
 
 
 def pause_text(case: Case, proof: str) -> str:
-    """Return text about the end of a pause, and the time or the `proof` that makes it a hang."""
+    """Return a text on how a pause ends, and which time or `proof` makes it a hang."""
     limit_s = max(case.rules.pause_s, case.rules.hang_pauses * case.job.stalls.longest_ns / 1e9)
     return f"a pause ends; it is HANG after {limit_s:.0f} s, or once a rank dies or {proof}"
 
 
 def activity_text(rank: Rank) -> str:
-    """Return text about what a rank's process does by the kernel's accounting; empty if that is not known."""
+    """Return a text on a process's activity, by the kernel's accounting; empty if unknown."""
     activity = rank.activity
     if activity is None:
         return ""
@@ -294,7 +294,7 @@ def activity_text(rank: Rank) -> str:
 
 
 def lateness_text(case: Case, places: list[int]) -> str:
-    """Return text that says how late ranks were at most, and how often: a mean hides a single pause."""
+    """Return a text on the greatest lateness of ranks and how often it occurs: a mean hides one pause."""
     work, arrivals = case.work, case.work.arrivals
     owner = work.rank[work.grouped[arrivals.group_last]]
     own = arrivals.group_late_ns[arrivals.group_clear & np.isin(owner, places)]
@@ -306,7 +306,7 @@ def lateness_text(case: Case, places: list[int]) -> str:
 
 
 def recent_stall_text(case: Case) -> str:
-    """Return text about a stall that is over, of the last half minute; empty if there was none."""
+    """Return a text about a stall that ended within the last half minute; empty if there was none."""
     stalls = case.job.stalls
     if stalls.over_ns is None or case.end_ns - stalls.over_ns > RECENT_NS:
         return ""
@@ -315,7 +315,7 @@ def recent_stall_text(case: Case) -> str:
 
 
 def slow_text(case: Case, worst: Outlier) -> str:
-    """Return text about the slowest pair, with the path of its flows."""
+    """Return a text about the slowest pair, with the path of its flows."""
     flows = worst.pair.flows
     reference = "others" if worst.compared_with == "others" else "before"
     text = f"{worst.pair.name} saw {delay_text(worst.value_ns)}, {reference} {delay_text(worst.like_ns)}"

@@ -1,4 +1,4 @@
-"""Rules of the diagnosis of jobs: thresholds and bounds, each with unit and reason."""
+"""Holds rules of the diagnosis of jobs: thresholds and bounds, each with unit and reason."""
 
 from __future__ import annotations
 

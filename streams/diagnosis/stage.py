@@ -1,4 +1,4 @@
-"""Diagnosis stage: publishes the `Diagnosis` records of an owner's jobs.
+"""Publishes the `Diagnosis` records of an owner's jobs.
 
 The worker that owns a partition of `fabric.queues` owns the jobs in the partition of the same number of
 `fabric.collectives`: both topics have equally many partitions. While no job publishes, nothing else is read;

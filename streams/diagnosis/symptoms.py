@@ -1,7 +1,7 @@
-"""Symptoms: the measured evidence for and against a possible cause, and the table of all causes.
+"""Defines symptoms, the measured evidence for and against possible causes, and the table of all causes.
 
-Each explanation states the symptoms that it measured, as numbers from 0 (absent) to 1. The table names for
-each cause which symptoms speak for it and which speak against it. A new cause is one row here, and its text.
+Each explanation states the symptoms that it measured, as numbers from 0 (absent) to 1. The table lists the
+symptoms that support each cause, and those that contradict it. A new cause is one row here, and its text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from schemas.records import Verdict
 
 
 class Symptom(StrEnum):
-    """Evidence about a possible cause."""
+    """Names of the symptoms: evidence for or against possible causes."""
 
     # ranks
     SUSPECT = "ranks are named for which the others wait"
@@ -78,7 +78,7 @@ COMMON: Final = (S.RIVAL, S.CHEAPER, S.BARELY_SLOW)
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A cause: the symptoms for and against it, and the causes that explain it, if it can be an effect."""
+    """A cause: the symptoms for and against it, and the causes of which it can be an effect."""
 
     speaks_for: tuple[Symptom, ...] = ()
     against: tuple[Symptom, ...] = ()

@@ -1,1 +1,1 @@
-"""Checks of the fabric: cables, routes, rails, links, delays and clocks."""
+"""Checks the fabric: cables, routes, rails, links, delays and clocks."""

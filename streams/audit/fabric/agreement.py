@@ -58,9 +58,8 @@ def egress(fabric: FabricRecords) -> Iterator[Found]:
 def ecn(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding per NIC: FAILED if packets from or to it arrive without the ECN field sent.
 
-    A NIC is named alone if it has at least two such peers and most of its pairs lose the field; other pairs
-    are attributed to a link. If no packet arrives ECN-capable, probes are sent without the field, and the
-    finding is UNKNOWN.
+    A NIC alone is blamed if most of its pairs, at least two, lose the field; other pairs are attributed to a
+    link. If no packet arrives ECN-capable, probes are sent without the field, and the finding is UNKNOWN.
     """
     counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for record in fabric.delays:
@@ -97,7 +96,7 @@ def ecn(fabric: FabricRecords) -> Iterator[Found]:
 @warning("fabric.classes", "All NICs probe the same traffic classes")
 @remedy.monitor("Set probes.classes alike on all hosts, and restart the agent")
 def classes(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield a finding per probing NIC: FAILED if it probes other traffic classes than most NICs."""
+    """Yield a finding per probing NIC: FAILED if it probes other traffic classes than most NICs do."""
     of_nic: dict[str, set[int]] = defaultdict(set)
     for record in fabric.delays:
         of_nic[record["nic"]] |= {path["dscp"] for path in record["paths"]}
@@ -115,7 +114,7 @@ def classes(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def _usual_of(values: Iterable[Value]) -> Value:
-    """Return the most frequent value; if several are equally frequent, the largest of them."""
+    """Return the most frequent value; among equally frequent values, the largest."""
     return max(Counter(values).items(), key=lambda item: (item[1], item[0]))[0]
 
 

@@ -33,7 +33,7 @@ def explain(
     share: float = CROSSING_SHARE,
     min_paths: int = MIN_PATHS,
 ) -> Explained:
-    """Return the elements that explain the `outliers`: the one that explains the largest number first.
+    """Return the elements that explain `outliers`; the element that explains most of them comes first.
 
     `paths`: the elements of each path in order; `outliers`: indices of the odd paths; `share`: part of the
     paths over an element that must be outliers; `min_paths`: number of outliers that it must explain. If

@@ -1,6 +1,7 @@
-"""Compares cables with the plan in the topology file, and finds the swaps that mend them. Pure.
+"""Compares cables with the plan in the topology file, and finds the swaps that repair them. Pure.
 
-Two cables that changed places are one cause, 'swap leaf3 port swp7 and port swp8', for any number of paths.
+Two cables that changed places are one cause, 'swap leaf3 port swp7 and port swp8', however many paths cross
+them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from streams.audit.results import FLEET, Found
 
 
 def swap_text(a: End, b: End) -> str:
-    """Return the text of the remedy for two ports that have each other's cables."""
+    """Return the remedy for two ports whose cables changed places, as text."""
     a, b = sorted((a, b), key=_by_name)
     return f"swap {a.node} port {a.port} and {'' if a.node == b.node else f'{b.node} '}port {b.port}"
 
@@ -56,7 +57,7 @@ class Cabling:
         """Pairs of cables that changed places."""
 
     def findings(self) -> Iterator[Found]:
-        """Yield the ends of cables that differ from the plan, or one finding if none does."""
+        """Yield the ends of cables that differ from the plan, or a single PASSED finding."""
         if not any(True for _ in self._topology.links()):
             yield Found(FLEET, "", AuditStatus.SKIPPED, "no topology file: no plan to compare cables with")
             return
@@ -86,7 +87,7 @@ class Cabling:
             yield Found(FLEET, " and ".join(names), AuditStatus.FAILED, text, remedy)
 
     def _swaps_by_port(self) -> Iterator[Swap]:
-        """Yield the swaps for which both ports are known."""
+        """Yield the swaps whose two ports are both known."""
         for end, port in self._wrong.items():
             planned, other = self._topology.far(end), self._topology.far(port)
             if end in self._in_swap or planned is None or other is None:
@@ -131,7 +132,7 @@ class Cabling:
                 yield end, node, planned
 
     def _is_lower(self, a: End, b: End) -> bool:
-        """Return whether `a` is nearer to hosts than `b`."""
+        """Return whether end `a` is nearer to hosts than end `b`, by the tiers of their nodes."""
         tiers = [
             0 if node in self._fabric.hosts else self._topology.tier(node) or 9 for node in (a.node, b.node)
         ]
@@ -139,10 +140,10 @@ class Cabling:
 
 
 def _contradictions(fabric: FabricRecords) -> Iterator[tuple[End, tuple[End, str]]]:
-    """Yield the ends that traces contradict, each with its planned far end and the node that is there.
+    """Yield the ends that traces contradict, each with its planned far end and the actual far node.
 
-    A trace contradicts both cables that meet at a switch; routes combined tell which one is misplaced. Where
-    they do not, each trace's own statement counts.
+    A trace contradicts both cables that meet at a switch; routes combined show which cable is misplaced.
+    Otherwise, each trace's own statement counts.
     """
     routes = [
         path["links"]

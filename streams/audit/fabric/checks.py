@@ -1,4 +1,4 @@
-"""Checks of the fabric from the records of the product's topics: each has one rule and one function. Pure."""
+"""Runs the checks of the fabric on records of the product's topics: one rule and one function each. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ RULES: Final = tuple(map(rule_of, _FINDERS))
 def fabric_results(fabric: FabricRecords, scope: Scope, only: Iterable[str] = ()) -> list[AuditResult]:
     """Return the results of all checks of the fabric, or only of those with the ids in `only`.
 
-    Findings about links between switches have the host `fleet`. A fault of two checks is one error.
+    Findings about links between switches have the host `fleet`. A fault that two checks find is one error.
     """
     check_ids = frozenset(only)
     cabling = cache(lambda: Cabling(fabric, traced_cables(fabric)))

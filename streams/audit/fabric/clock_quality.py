@@ -1,4 +1,4 @@
-"""Checks the clock of each NIC: state, uncertainty against the fleet, and one shared timescale. Pure."""
+"""Checks the clock of each NIC: its state, its uncertainty, and one timescale for the whole fleet. Pure."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def clock_quality(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def suspect_clocks(fabric: FabricRecords) -> dict[str, str]:
-    """Return clocks whose timestamps could not be compared with the fleet's in some window, with reasons."""
+    """Return, by clock, why its timestamps could not be compared with the fleet's in some window."""
     return {name: text for name, (text, _) in _suspects(fabric).items()}
 
 
 def _suspects(fabric: FabricRecords) -> dict[str, tuple[str, float]]:
-    """Return, for each faulty clock, its newest fault and share of windows with one; 1 if the fault lasts."""
+    """Return, by faulty clock, its newest fault and its share of windows with one; 1 if the fault lasts."""
     newest = _newest(fabric)
     domains = Counter(recent.domain for recent in newest.values())
     uncertain = _uncertain(newest)[0]
@@ -83,7 +83,7 @@ def _suspects(fabric: FabricRecords) -> dict[str, tuple[str, float]]:
 
 
 class _Recent(NamedTuple):
-    """A clock's states in its recent windows, in order, and its domain in the newest one."""
+    """A clock's states in its recent windows, in order, and its domain in the newest window."""
 
     windows: list[ClockState]
     window_end_ns: int
@@ -114,7 +114,7 @@ def _fault(clock: ClockState) -> str:
 
 
 def _wander(windows: Sequence[ClockState]) -> str:
-    """Return how far a rate wanders from window to window, as text; empty if irrelevant or unknown.
+    """Return, as text, how far a clock's rate wanders from window to window; empty if irrelevant or unknown.
 
     The median of the changes ignores a single event. A change of r ppb moves a reading by r * T / 2 ns in
     half a window of T seconds, away from the line by which timestamps are corrected.
@@ -136,7 +136,7 @@ def _wander(windows: Sequence[ClockState]) -> str:
 
 
 def _uncertain(newest: Mapping[str, _Recent]) -> tuple[set[str], float]:
-    """Return the synchronised clocks with an unusually large bound, and the median bound, ns."""
+    """Return the synchronised clocks with an unusually large bound of error, and the median bound, ns."""
     clocks = {name: recent.windows[-1] for name, recent in newest.items()}
     names = [name for name, clock in clocks.items() if clock["state"] == ClockSync.SYNCED]
     bounds = np.array([clocks[name]["bound_ns"] for name in names])

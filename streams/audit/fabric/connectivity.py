@@ -1,4 +1,4 @@
-"""Checks the connectivity of the full mesh in both directions, by each NIC's probes to every peer. Pure."""
+"""Checks that all NICs reach each other in both directions, by each NIC's probes to every peer. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_NAMED: Final = 4
 
 @dataclass(slots=True)
 class Pair:
-    """Probes from one NIC to another."""
+    """Counts of answered and lost probes from one NIC to another."""
 
     answered: int = 0
     lost: int = 0
@@ -40,11 +40,11 @@ class Pair:
 @error("fabric.connectivity", "Every NIC reaches every other", 39)
 @remedy.isolate("Check the NIC's port, address and route; `fabrictime links` names dead links")
 def connectivity(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield a finding per NIC: PASSED if all its peers answer, FAILED with the peers that do not.
+    """Yield a finding per NIC: PASSED if all its peers answer, else FAILED with the silent peers.
 
-    A NIC that is DOWN, or to and from which half of the pairs fail, is the cause; its peers do not fail
-    because of it. With a full mesh, pairs that were not probed are UNKNOWN. A pair passes only if each of its
-    NICs that sends probes at all has probed the other.
+    A NIC that is DOWN, or half of whose pairs fail, is the cause; its peers do not fail because of it. With a
+    full mesh, pairs that were not probed are UNKNOWN. A pair passes only if each of its NICs that sends
+    probes at all has probed the other.
     """
     pairs = probed_pairs(fabric)
     if not pairs:
@@ -83,13 +83,13 @@ def connectivity(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def _down(fabric: FabricRecords, pairs: Mapping[tuple[str, str], Pair]) -> Counter[str]:
-    """Return, by NIC that is DOWN, the number of its dead pairs. A NIC without one has recovered."""
+    """Return, by NIC that is DOWN, the number of its dead pairs; a NIC without dead pairs has recovered."""
     dead = Counter(nic for name, pair in pairs.items() if pair.is_dead for nic in name)
     return Counter({nic: dead[nic] for nic in fabric.down_nics if dead[nic]})
 
 
 def _living(fabric: FabricRecords, nic: str, probed: Collection[str], down: Collection[str]) -> Found:
-    """Return the finding for a NIC without dead pairs, except to NICs that are DOWN."""
+    """Return the finding for a NIC that has dead pairs at most with NICs that are DOWN."""
     expected = len(fabric.nic_of.keys() - {nic})
     if not probed:
         return fabric.of_nic(nic, AuditStatus.UNKNOWN, f"{nic} sent no probes in these windows")
@@ -105,7 +105,7 @@ def _living(fabric: FabricRecords, nic: str, probed: Collection[str], down: Coll
 
 
 def probed_pairs(fabric: FabricRecords) -> dict[tuple[str, str], Pair]:
-    """Return, by (NIC, peer), the numbers of answered and lost probes; those with too few are left out."""
+    """Return, by (NIC, peer), the counts of answered and lost probes; pairs with too few are left out."""
     pairs: dict[tuple[str, str], Pair] = defaultdict(Pair)
     for record in fabric.delays:
         nic = record["nic"]

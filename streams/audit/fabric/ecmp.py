@@ -1,4 +1,4 @@
-"""Checks the uplinks that routes take against the plan: hashing over too few loses bandwidth. Pure."""
+"""Compares the uplinks that routes take with the plan: hashing over too few loses bandwidth. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_NAMED: Final = 4
 @warning("fabric.uplinks", "Routes use all uplinks of a leaf")
 @remedy.monitor("Check that the uplink is up and in the routing protocol's equal-cost group")
 def uplinks(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield a finding per leaf: FAILED if no route takes some of its uplinks and chance does not explain it.
+    """Yield a finding per leaf: FAILED if no route takes some of its uplinks, and hardly by chance.
 
     The number of a leaf's uplinks comes from the plan; without a plan, it is the number that most leaves use.
     A leaf with too few routes through it is UNKNOWN.
@@ -58,7 +58,7 @@ def uplinks(fabric: FabricRecords) -> Iterator[Found]:
 def _seen(fabric: FabricRecords) -> tuple[dict[str, set[str]], Counter[str]]:
     """Return, by leaf, the ports of its uplinks with routes, and the number of different flows through it.
 
-    Only the first switch of a route chooses an uplink for it.
+    Only the first switch of a route chooses an uplink for the route.
     """
     ports: dict[str, set[str]] = defaultdict(set)
     count: Counter[str] = Counter()
@@ -74,7 +74,7 @@ def _seen(fabric: FabricRecords) -> tuple[dict[str, set[str]], Counter[str]]:
 
 
 def _planned(fabric: FabricRecords) -> dict[str, set[str]]:
-    """Return the ports of each leaf's planned uplinks."""
+    """Return, by leaf, the ports of its uplinks in the plan."""
     topology, links_by_leaf = fabric.topology, defaultdict[str, set[str]](set)
     for link in topology.links():
         near, far = (split_end(end) for end in link_ends(link))

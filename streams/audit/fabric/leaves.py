@@ -1,4 +1,4 @@
-"""Finds the cables that traces show, and the leaf of each NIC: by routes, or by delays alone. Pure."""
+"""Finds the cables that traces show, and the leaf of each NIC, by routes or by delays alone. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIER_GAP: Final = 1.3
 
 
 def traced_cables(fabric: FabricRecords) -> dict[End, End]:
-    """Return the far end of each end of a traced cable, from the newest trace."""
+    """Return, for each end of a traced cable, its far end by the newest trace."""
     newest: dict[str, int] = {}
     for traced in fabric.traced:
         for link in traced.links:
@@ -36,7 +36,7 @@ def traced_cables(fabric: FabricRecords) -> dict[End, End]:
 
 
 def leaves_by_route(fabric: FabricRecords) -> dict[str, str]:
-    """Return, for each NIC, the switch with which its routes begin or end."""
+    """Return, by NIC, the switch with which its routes begin or end."""
     groups, leaves = Groups(), defaultdict[str, Counter[str]](Counter)
     names = SwitchNames()
     routes = Counter((traced.nic, traced.peer, traced.links) for traced in fabric.traced)
@@ -55,10 +55,10 @@ def leaves_by_route(fabric: FabricRecords) -> dict[str, str]:
 
 
 def leaves_by_delay(fabric: FabricRecords) -> dict[str, str]:
-    """Return, for each NIC, the group of NICs on its leaf, from round trips alone, which need no clock.
+    """Return, by NIC, the group of NICs on its leaf, from round trips alone, which need no clock.
 
     Requests within a leaf cross two cables, all others four or more. The largest gap between sorted round
-    trips separates them. Without such a gap, nothing is returned.
+    trips separates the two kinds. Without such a gap, nothing is returned.
     """
     rtt_ns: dict[tuple[str, str], float] = {}
     for record in fabric.delays:

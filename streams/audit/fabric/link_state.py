@@ -1,4 +1,4 @@
-"""Checks links: their health and history since the last audit, and queues that belong to a link. Pure."""
+"""Checks links: their health and history since the last audit, and their own long queues. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUEUE_RELATIVE: Final = 3.0
 @error("fabric.links", "No link is dead, grey or flapping", 2, 46)
 @remedy.replace("Replace cable or transceiver; `fabrictime links` gives the evidence")
 def link_health(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield a finding for each link, NIC and host that is dead, grey or flapping, or one if none is."""
+    """Yield a finding for each dead, grey or flapping link, NIC and host, or a single finding without any."""
     newest = fabric.newest_health
     faulty = [health for health in newest.values() if health["state"] in FAULTY]
     for health in faulty:
@@ -50,7 +50,7 @@ def link_health(fabric: FabricRecords) -> Iterator[Found]:
 def link_history(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding for each link that is up now but was not up all the time since the last audit.
 
-    If there is no such link, one finding states that.
+    If there is no such link, one finding states so.
     """
     newest = fabric.newest_health
     count = 0
@@ -71,7 +71,7 @@ def link_history(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def _no_fault(fabric: FabricRecords, newest: Mapping[str, LinkHealth], text: str) -> Found:
-    """Return PASSED if links were evaluated: by crossing probes, or by health records, which faults cause."""
+    """Return PASSED if links were evaluated, by probes across them or by health records; else UNKNOWN."""
     crossed = {
         link
         for record in fabric.delays
@@ -108,7 +108,7 @@ def link_queues(fabric: FabricRecords) -> Iterator[Found]:
 
     Such a queue belongs to the link, not to a pair of NICs: the link's rate is lower than stated, or it is
     paused. A busy link may have a long queue, so the utilisation from flow reports is needed. Aliased links,
-    of which only the sum is known, are left out.
+    of which only the sum of queues is known, are left out.
     """
     queues = _mean_queues(fabric)
     by_kind: dict[str, list[str]] = defaultdict(list)
@@ -153,7 +153,7 @@ def _long_queues(
 
 
 def _mean_queues(fabric: FabricRecords) -> dict[str, _Queue]:
-    """Return each link's means over all windows."""
+    """Return, by link, its mean queueing delay and utilisation over all windows."""
     depths: dict[str, list[float]] = defaultdict(list)
     busy: dict[str, list[float]] = defaultdict(list)
     for record in fabric.queues:
@@ -170,13 +170,13 @@ def _mean_queues(fabric: FabricRecords) -> dict[str, _Queue]:
 
 
 def _queue_ns(queue: LinkQueue) -> float:
-    """Return the mean queueing delay, ns; without a rate, depths are in ns at 1 Gbit/s, 8 ns per byte."""
+    """Return a queue's mean delay, ns. Without a rate, depths count ns at 1 Gbit/s: 8 ns per byte."""
     rate_bps = queue["rate_bps"] or 1_000_000_000
     return queue["depth_mean_bytes"] * 8e9 / rate_bps
 
 
 def _kind(fabric: FabricRecords, link: str) -> str:
-    """Return the tiers that a link connects, as text for people."""
+    """Return the tiers that a link connects, as text."""
     if near_node(link) in fabric.hosts:
         return "links from hosts"
     if far_node(link) in fabric.hosts:

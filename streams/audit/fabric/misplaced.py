@@ -1,8 +1,8 @@
-"""Finds the cables that end at another switch than planned, from routes that contradict the plan. Pure.
+"""Finds cables that end at another switch than planned, from routes that contradict the plan. Pure.
 
 A route enters a switch by one cable and leaves it by another, so both cables end at this switch. Ends that
-meet in this way form a group, whatever the plan says. If the plan places the ends of a group at several
-switches, the larger part is right: a misplaced cable contradicts all its neighbours, while each of them
+meet at a switch form a group, whatever the plan states. If the plan places the ends of a group at several
+switches, the larger part is right: a misplaced cable contradicts all its neighbours, while each neighbour
 contradicts only that cable.
 """
 
@@ -21,7 +21,7 @@ UNKNOWN_PORT = "?"
 
 
 class Misplaced(NamedTuple):
-    """A cable end that is planned at one switch but is at another."""
+    """A cable end with its planned and its actual switch, which differ."""
 
     planned: End
     node: str

@@ -1,8 +1,8 @@
-"""Checks one-way delay and asymmetry of each path against the fleet; deviations that many paths share are
-attributed to a link. Pure.
+"""Compares the one-way delay and asymmetry of each path with the fleet's. Pure.
 
-Paths with equally many links are compared with each other. A path is odd only if it deviates from their
-median by more than the noise, and by more than its own uncertainty, the bound of the two clocks.
+Deviations that many paths share are attributed to a link. Paths with equally many links are compared with
+each other. A path is odd only if it deviates from their median by more than the noise, and by more than its
+own uncertainty, the bound of the two clocks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_NAMED: Final = 20
 
 @dataclass(slots=True)
 class _Rows:
-    """Measured directions of paths, as columns: ends, links, value, uncertainty and class."""
+    """Measured directions of paths as columns: ends, links, value, uncertainty and class."""
 
     name: list[str] = field(default_factory=list)
     nic: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Rows:
     def add(
         self, names: tuple[str, str], elements: tuple[str, ...], value_ns: float, best: _Best, kind: str
     ) -> None:
-        """Add the direction of a path from one NIC to a peer; `names` are the two."""
+        """Add one direction of a path: `names` are its sender and receiver, `elements` its links and NICs."""
         self.name.append(f"{names[0]} to {names[1]}")
         self.nic.append(names[0])
         self.elements.append(elements)
@@ -81,7 +81,7 @@ def one_way_delays(fabric: FabricRecords) -> Iterator[Found]:
 @warning("fabric.asymmetry", "Paths take equally long in both directions")
 @remedy.monitor("Check the fibres of both directions, and the timestamps of the NIC")
 def asymmetries(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield the NICs and paths whose requests and answers differ unusually, and PASSED for each other NIC."""
+    """Yield NICs and paths whose requests and answers differ unusually in delay; PASSED for other NICs."""
     yield from _without_clocks(fabric, "delay forward minus back")
     rows = _Rows()
     for (nic, peer, path), best in _minimum(fabric).items():
@@ -96,7 +96,7 @@ def asymmetries(fabric: FabricRecords) -> Iterator[Found]:
 
 @dataclass(slots=True)
 class _Best:
-    """Minimum delays of a path over all windows, and the bound of the clocks."""
+    """Minimum delays of a path over all windows, and the error bound of its two clocks, ns."""
 
     forward_ns: float
     reverse_ns: float
@@ -105,7 +105,7 @@ class _Best:
 
 
 def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
-    """Return the minimum delays of each (NIC, peer, path) whose clocks are synchronised."""
+    """Return, by (NIC, peer, path), the minimum delays of paths whose clocks are synchronised."""
     best_by_path: dict[tuple[str, str, int], _Best] = {}
     suspect = _suspect_nics(fabric)
     for record in fabric.delays:
@@ -126,7 +126,7 @@ def _minimum(fabric: FabricRecords) -> dict[tuple[str, str, int], _Best]:
 
 
 def _suspect_nics(fabric: FabricRecords) -> dict[str, str]:
-    """Return the NICs whose clock cannot be compared with the others, with the reasons."""
+    """Return, by NIC, the reason why its clock cannot be compared with the others."""
     reasons = suspect_clocks(fabric)
     return {
         nic: f"clock {record['clock']} {reasons[record['clock']]}"
@@ -136,7 +136,7 @@ def _suspect_nics(fabric: FabricRecords) -> dict[str, str]:
 
 
 def _without_clocks(fabric: FabricRecords, thing: str) -> Iterator[Found]:
-    """Yield findings for the NICs that are left out because a wrong clock would blame their cables."""
+    """Yield an UNKNOWN finding per NIC with a wrong clock, which would otherwise blame its cables."""
     for nic, reason in sorted(_suspect_nics(fabric).items(), key=lambda item: natural(item[0])):
         yield fabric.of_nic(nic, AuditStatus.UNKNOWN, f"{thing} is not known: {reason}")
 
@@ -199,7 +199,7 @@ def _passed(fabric: FabricRecords, nics: Sequence[str], thing: str) -> Iterator[
 def _odd_rows(
     kinds: Sequence[str], value_ns: NDArray[np.float64], error_ns: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], list[int], set[int]]:
-    """Return each row's median, the odd rows, and the rows in classes that are too small."""
+    """Return each row's median, ns, the indices of odd rows, and those of rows in too small classes."""
     median_ns = np.zeros(len(kinds))
     outliers: list[int] = []
     few: set[int] = set()

@@ -1,6 +1,6 @@
-"""Checks reachability within rails: each NIC must reach the rail's NICs of other hosts by its own device.
+"""Checks that each NIC reaches its rail's NICs on other hosts by its own device.
 
-Probes show it for the pairs that they measure. NICs' routes show it for all others. Pure.
+Probes prove it for the pairs that they measure, and the NICs' routing tables for all other pairs. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDS: Final = 2
 
 @dataclass(slots=True)
 class _Rail:
-    """The NICs of a rail, and the directed pairs of them that do not reach each other."""
+    """The NICs of a rail, and its directed pairs that do not reach each other."""
 
     name: str
     nics: list[Nic]
@@ -45,8 +45,8 @@ class _Rail:
 def rail_reach(fabric: FabricRecords) -> Iterator[Found]:
     """Yield a finding per NIC: FAILED with the peers of its rail that it does not reach, and the reason.
 
-    A NIC that is DOWN, or with which half of the pairs fail, is the cause; its peers do not fail because of
-    it. A rail is the number that NICs announce, else the device's name on hosts with several NICs.
+    A NIC that is DOWN, or half of whose pairs fail, is the cause; its peers do not fail because of it. NICs
+    announce the number of their rail; otherwise, it is the device's name on hosts with several NICs.
     """
     rails = _rails(fabric)
     if not rails:
@@ -99,7 +99,7 @@ class _Addresses:
         self._names = {row[2] for row in rows}
 
     def outside(self, networks: Sequence[str]) -> set[str]:
-        """Return the NICs that have no address in any of the networks."""
+        """Return the NICs without an address in any of the networks."""
         inside: set[str] = set()
         for network in map(ipaddress.ip_network, networks):
             first = bisect_left(self._keys, (network.version, int(network.network_address)))
@@ -138,7 +138,7 @@ def _findings(fabric: FabricRecords, rail: _Rail) -> Iterator[Found]:
 
 
 def _causes(failed: set[tuple[str, str]], all_pairs: dict[str, int]) -> dict[str, int]:
-    """Return the NICs that explain failed pairs, with numbers of pairs; the one with the most first."""
+    """Return, by NIC that explains failed pairs, their number; the NIC with most pairs comes first."""
     pairs_of: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for pair in failed:
         for name in pair:
@@ -162,12 +162,12 @@ def _causes(failed: set[tuple[str, str]], all_pairs: dict[str, int]) -> dict[str
 
 
 def _peers(failed: set[tuple[str, str]], name: str) -> list[str]:
-    """Return the NICs at the other ends of a NIC's failed pairs."""
+    """Return the NICs at the other ends of a NIC's failed pairs, sorted."""
     return sorted({b if a == name else a for a, b in failed if name in (a, b)})
 
 
 def _named(rail: _Rail, name: str, peers: Sequence[str]) -> str:
-    """Return text that names the peers, each with the reason why it is not reached."""
+    """Return the names of the peers as text, each with the reason why it is not reached."""
     texts = []
     for peer in sorted(peers, key=natural)[:MAX_NAMED]:
         if (name, peer) in rail.unrouted:

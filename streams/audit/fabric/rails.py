@@ -1,7 +1,7 @@
-"""Finds NICs that are not on a leaf of their rail, and the swaps of cables that mend them. Pure.
+"""Finds NICs that are not on a leaf of their rail, and the swaps of cables that repair this. Pure.
 
-With a plan, the swaps are those that the plan shows. Without one, the leaf of a rail is where most of its
-NICs are, and two misfits that are on each other's leaves changed places.
+With a plan, the plan shows the swaps. Without a plan, the leaf of a rail is the leaf of most of its NICs, and
+two misplaced NICs that are on each other's leaves changed places.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def rails(
 ) -> Iterator[Found]:
     """Yield a finding per NIC: FAILED if it is on the leaf of another rail, UNKNOWN if its leaf is unknown.
 
-    `leaf_of`: NIC to leaf; `actual`: each end of a traced cable to its far end; `swaps`: by the plan.
+    `leaf_of`: NIC to leaf; `actual`: each end of a traced cable to its far end; `swaps`: swaps by the plan.
     """
     rail_of = {name: nic["rail"] for name, nic in fabric.nic_of.items()}
     if all(rail is None for rail in rail_of.values()):
@@ -52,7 +52,7 @@ def rails(
 
 
 class _Remedies:
-    """Finds remedies for misfits if there is no plan."""
+    """Finds remedies for misplaced NICs without a plan."""
 
     def __init__(self, fabric: FabricRecords, leaf_of: Mapping[str, str], actual: Mapping[End, End]) -> None:
         self._fabric = fabric
@@ -74,7 +74,7 @@ class _Remedies:
         """Maps host to the port that it usually has on its leaves."""
 
     def of(self, misfits: Sequence[Misfit]) -> dict[str, str]:
-        """Return the remedy for each NIC."""
+        """Return, by misplaced NIC, its remedy as text."""
         partner_of = self._partners(misfits)
         return {misfit.nic: self._remedy(misfit, partner_of.get(misfit.nic)) for misfit in misfits}
 
@@ -90,8 +90,7 @@ class _Remedies:
         return f"swap the cables of {first} and {second}"
 
     def _partners(self, misfits: Sequence[Misfit]) -> dict[str, str]:
-        """Return, for each misfit NIC that changed places with another one, that NIC: each is where the other
-        belongs.
+        """Return, by misplaced NIC, the NIC with which it changed places: each is on the other's leaf.
 
         If several NICs qualify, one is preferred whose leaf and port are the usual ones of the first NIC's
         host, then one of the same host.
@@ -125,5 +124,5 @@ class _Remedies:
 
 
 def _is_unnamed(port: End) -> bool:
-    """Return whether a port is a placeholder for a cable whose port is unknown."""
+    """Return whether a port's name is a placeholder for an unknown port."""
     return port.port in UNNAMED_PORTS or "." in port.port

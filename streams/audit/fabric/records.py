@@ -1,4 +1,4 @@
-"""The records that the checks of the fabric evaluate, and the mapping of their subjects to hosts."""
+"""Holds the records that the checks of the fabric evaluate, and maps their subjects to hosts."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Traced:
 class FabricRecords:
     """Records of one fabric: delays, queues and clocks of recent windows, otherwise the newest records.
 
-    `since_ns`: time of the last audit; `topology`: the plan, empty without one; `full_mesh`: True if every
-    NIC probed every other.
+    `since_ns`: time of the last audit; `topology`: the plan, empty without a plan; `full_mesh`: True if every
+    NIC probed every other NIC.
     """
 
     nics: Sequence[Nic]
@@ -60,7 +60,7 @@ class FabricRecords:
 
     @cached_property
     def nic_of(self) -> dict[str, Nic]:
-        """Maps NIC id to its announcement."""
+        """Inventory record of each NIC, by its id."""
         return {nic["nic"]: nic for nic in self.nics}
 
     @cached_property
@@ -70,19 +70,19 @@ class FabricRecords:
 
     @cached_property
     def nic_at(self) -> dict[str, str]:
-        """Maps end of a cable, `node:port`, to the NIC there."""
+        """NIC at the end of a cable, by the end's id, `node:port`."""
         ends = {nic: nic_end(nic) for nic in self.nic_of}
         return {end_id(*end): nic for nic, end in ends.items()}
 
     @cached_property
     def newest_health(self) -> dict[str, LinkHealth]:
-        """Maps subject of a link health record to the newest one."""
+        """Newest link health record, by subject."""
         ordered = sorted(self.health, key=lambda record: (record["seq"], record["evaluated_ns"]))
         return {health["subject"]: health for health in ordered}
 
     @cached_property
     def down_nics(self) -> dict[str, str]:
-        """Maps NIC to the subject that is DOWN by its newest link health: the NIC, its cable or its host."""
+        """Subject that is DOWN by its newest link health (the NIC, its cable or its host), by NIC."""
         down: dict[str, str] = {}
         for subject, health in self.newest_health.items():
             if health["state"] != LinkState.DOWN:
@@ -123,7 +123,7 @@ class FabricRecords:
         }
 
     def of_nic(self, nic: str, status: AuditStatus, text: str, remedy: str = "") -> Found:
-        """Return a finding about a NIC, with its host, and its device as subject."""
+        """Return a finding about a NIC: its host, and its device as the subject."""
         return Found(host_of(nic), device_of(nic), status, text, remedy)
 
     def of_link(self, link: str, status: AuditStatus, text: str, remedy: str = "") -> Found:
@@ -132,7 +132,7 @@ class FabricRecords:
         return self.of_nic(nic, status, text, remedy) if nic else Found(FLEET, link, status, text, remedy)
 
     def of_subject(self, subject: str, status: AuditStatus, text: str) -> Found:
-        """Return a finding of a NIC, a host, a link or a switch."""
+        """Return a finding about a NIC, a host, a link or a switch."""
         if subject in self.nic_of:
             return self.of_nic(subject, status, text)
         if subject in self.hosts:
@@ -144,7 +144,7 @@ class FabricRecords:
         return next((self.nic_at[end] for end in _ends(link) if end in self.nic_at), None)
 
     def all_passed(self, findings: Iterable[Found], nics: Iterable[str], text: str) -> Iterator[Found]:
-        """Yield the findings, then a PASSED one for each of `nics` that has none."""
+        """Yield the findings, then a PASSED finding for each of `nics` without a finding."""
         noted = set()
         for finding in findings:
             noted.add((finding.host, finding.subject))

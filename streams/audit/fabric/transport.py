@@ -1,8 +1,8 @@
 """Checks the transport that carries the bytes of running jobs: RDMA, and over how many NICs. Pure.
 
 The profilers of NCCL and RCCL report each RDMA queue pair that moved data. A host that exchanges data with
-other hosts and reports none uses sockets, or a network plugin of another make. A host is compared with the
-others of its job; if none of them uses queue pairs, the transport is not known.
+other hosts and reports no queue pair uses sockets, or another vendor's network plugin. A host is compared
+with the others of its job; if none of them uses queue pairs, the transport is unknown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INTERFACE: Final = re.compile(r"/v(\d{1,3})$")
 
 @dataclass(slots=True)
 class HostUse:
-    """The transport of a job on one host: bytes of operations with other hosts, and NICs with queue pairs."""
+    """Transport of a job on one host: bytes of operations with other hosts, and NICs with queue pairs."""
 
     network_bytes: int = 0
     nics: set[str] = field(default_factory=set)
@@ -40,7 +40,7 @@ class HostUse:
 
 
 def transports(records: Iterable[CollectiveBatch]) -> dict[str, dict[str, HostUse]]:
-    """Return the transport of each job on each of its hosts that sent or received data."""
+    """Return, by job and host, the transport of the job on each host that sent or received data."""
     jobs: dict[str, dict[str, HostUse]] = {}
     for record in records:
         match = _INTERFACE.search(record["version"])
@@ -54,7 +54,7 @@ def transports(records: Iterable[CollectiveBatch]) -> dict[str, dict[str, HostUs
 
 
 def _network_bytes(record: CollectiveBatch) -> int:
-    """Return the bytes of operations of communicators that span hosts."""
+    """Return the number of bytes in operations of communicators that span hosts."""
     communicators = record["communicators"]
     return sum(
         summary["bytes"]
@@ -84,7 +84,7 @@ def job_transports(fabric: FabricRecords) -> Iterator[Found]:
 
 
 def _busy(hosts: dict[str, HostUse]) -> dict[str, HostUse]:
-    """Return the hosts that move data, if there are two: a job on one host has no network."""
+    """Return the hosts that move data if there are two or more: a job on one host has no network."""
     busy = {host: use for host, use in hosts.items() if use.nics or use.network_bytes >= MIN_BYTES}
     return busy if len(busy) > 1 else {}
 
@@ -105,7 +105,7 @@ def _worse(job: str, hosts: dict[str, HostUse]) -> Iterator[Found]:
 
 
 def _fewer_nics(job: str, hosts: dict[str, HostUse]) -> Iterator[Found]:
-    """Yield the hosts with fewer NICs than most hosts with as many processes of the job."""
+    """Yield a finding per host with fewer NICs than most hosts with equally many processes of the job."""
     common_nics, host_count = Counter(len(use.nics) for use in hosts.values()).most_common(1)[0]
     if len(hosts) < MIN_HOSTS or 2 * host_count <= len(hosts):
         return

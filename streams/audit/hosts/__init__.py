@@ -1,1 +1,1 @@
-"""Comparison of hosts: with each other, with a baseline, with their machine type."""
+"""Compares hosts with each other, with a baseline, and with their machine type."""

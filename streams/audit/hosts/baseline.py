@@ -1,4 +1,4 @@
-"""Baselines: expected values by SKU, of one run or learned from several, and compared with a run. Pure.
+"""Learns baselines, the expected values by SKU, from one or several runs, and compares runs with them. Pure.
 
 A baseline is a TOML file that a person can edit. It has a table per SKU, fact and device, with the allowed
 texts, or with a median, its MAD and optionally a tolerance.
@@ -63,7 +63,7 @@ class Expected(StrictModel):
 
     @property
     def largest_deviation(self) -> float:
-        """Largest allowed deviation from the median."""
+        """Largest allowed deviation from the median, in the fact's unit."""
         median = self.median or 0.0
         if self.tolerance is not None:
             return self.tolerance
@@ -128,7 +128,7 @@ def _toml_value(value: Any) -> str:
 
 
 def save(results: Iterable[AuditResult], golden: str = "") -> Baseline:
-    """Return the baseline from a run: the values of the host `golden`, else those of the fleet's majority.
+    """Return a run's baseline: the values of the host `golden`, or by default of the fleet's majority.
 
     Texts without a majority are left out. Raises BaselineError if there is nothing to save.
     """
@@ -141,7 +141,7 @@ def save(results: Iterable[AuditResult], golden: str = "") -> Baseline:
 
 
 def learn(runs: Iterable[Iterable[AuditResult]]) -> Baseline:
-    """Return the baseline from several runs: median and MAD of figures, all usual texts.
+    """Return the baseline from several runs: median and MAD of numbers, and all usual texts.
 
     Raises BaselineError if there is nothing to learn.
     """
@@ -168,7 +168,7 @@ def _usual(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _expected(results: Iterable[AuditResult], choose: Any) -> Iterator[Expected]:
-    """Yield the expectations of all facts; devices with equal expectations share one."""
+    """Yield the expected values of all facts; devices with equal ones share an entry."""
     values: dict[tuple[str, str], dict[str, list[AuditFact]]] = defaultdict(lambda: defaultdict(list))
     devices: dict[tuple[str, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     for result in results:
@@ -224,7 +224,7 @@ def _is_one(rows: Sequence[Expected]) -> bool:
 def compare_with(baseline: Baseline, results: Iterable[AuditResult]) -> list[AuditResult]:
     """Return a `baseline.<fact>` result for each host that deviates, and one per fact for the fleet.
 
-    The result is UNKNOWN for hosts of a SKU without a baseline, and for a figure that cannot be read.
+    The result is UNKNOWN for hosts of a SKU without a baseline, and for a number that cannot be read.
     """
     newest_results = latest(results)
     if not newest_results:
@@ -245,7 +245,7 @@ def compare_with(baseline: Baseline, results: Iterable[AuditResult]) -> list[Aud
 
 
 def _values(results: Iterable[AuditResult]) -> dict[tuple[str, str], dict[str, dict[str, AuditFact]]]:
-    """Return the facts by (SKU, name), then by subject and host. Several checks of one fact are merged."""
+    """Return the facts by (SKU, name), then by subject and host. Equal facts of several checks are merged."""
     facts_by_series: dict[tuple[str, str], dict[str, dict[str, AuditFact]]] = {}
     for series in series_of(results):
         by_subject = facts_by_series.setdefault((series.sku, series.name), {})
@@ -311,7 +311,7 @@ def _counts(
     expected: Mapping[str, Expected],
     hosts: Sequence[str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the hosts that have fewer devices than the baseline, each with a text for the finding."""
+    """Yield (host, text of a finding) for the hosts that have fewer devices than the baseline."""
     every = expected.get(ANY)
     if every is not None and every.devices is not None:
         for host in hosts:

@@ -1,7 +1,7 @@
-"""Compares the hosts of one SKU with each other: texts with the majority, figures with the median. Pure.
+"""Compares the hosts of one SKU with each other: texts with the majority, numbers with the median. Pure.
 
 An odd host is found without a written rule. A group that is split, or too small to have a majority, is
-UNKNOWN with the reason; no host is then called odd.
+UNKNOWN with the reason; no host of such a group is called odd.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_KINDS: Final = 3
 
 @dataclass(slots=True)
 class Series:
-    """One fact of one SKU as one check states it: maps subject to host to value."""
+    """One fact of one SKU, as reported by one check. `values` maps subject to host to value."""
 
     sku: str
     name: str
@@ -57,9 +57,9 @@ class Series:
 
 
 def series_of(results: Iterable[AuditResult]) -> list[Series]:
-    """Return the facts of the hosts, sorted by SKU, name and check; without those of parts over time.
+    """Return the facts of the hosts, sorted by SKU, name and check, without the histories of parts.
 
-    Facts of the same name from two checks are separate: all_reduce by NCCL and by RCCL are two.
+    Facts of the same name from two checks stay separate, such as all_reduce by NCCL and by RCCL.
     """
     series_by_key: dict[tuple[str, str, str], Series] = {}
     for result in results:
@@ -99,13 +99,13 @@ def compare(results: Iterable[AuditResult]) -> list[AuditResult]:
 
 
 def rule_name(fact: str) -> str:
-    """Return a fact's name as part of a check id, which has no slash and no space."""
+    """Return a fact's name as part of a check id, without slashes and spaces."""
     plain = "".join("-" if character in "/>" or character.isspace() else character for character in fact)
     return plain[:110] or "unnamed"
 
 
 def _rule(every: Sequence[Series]) -> Rule:
-    """Return the rule of a fact; it is as severe as the most severe check that states the fact."""
+    """Return the rule of a fact; it is as severe as the most severe check that reports the fact."""
     checks = [series.check for series in every]
     grave = next((check for check in checks if check["severity"] == AuditSeverity.ERROR), checks[0])
     name = every[0].name
@@ -157,7 +157,7 @@ def _missing(
 
 
 class _Group:
-    """Values that are compared with each other: maps (host, subject) to fact."""
+    """Values that are compared with each other, as facts by (host, subject)."""
 
     def __init__(
         self, series: Series, values: Mapping[tuple[str, str], AuditFact], minimum: int = MIN_HOSTS
@@ -172,7 +172,7 @@ class _Group:
         )
 
     def evaluate(self) -> Iterator[Found]:
-        """Yield the odd values, and the outcome for the whole group."""
+        """Yield the findings about odd values, and the outcome for the whole group."""
         figures = [fact["number"] for fact in self._facts]
         if 2 * sum(number is not None for number in figures) > len(figures):
             return self._figures(np.array([math.nan if number is None else number for number in figures]))
@@ -239,7 +239,7 @@ class _Group:
         is_outlier: NDArray[np.bool_],
         unsure: bool,
     ) -> str:
-        """Return the reason why no host can be called odd; empty if one can."""
+        """Return the reason why no host can be called odd; empty if a host can be."""
         near = np.abs(values - spread.median) <= NOISE_FLOOR * abs(spread.median)
         if unsure:
             return "" if near.all() else f"{len(values)} values are too few for the odd one"
@@ -257,7 +257,7 @@ class _Group:
 
 
 def deviation_floors(fact: str, median: float, *, is_integral: bool, exact: bool) -> tuple[float, float]:
-    """Return the relative and the absolute deviation of a figure from its median that are always allowed.
+    """Return the relative and the absolute deviation of a number from its median that are always allowed.
 
     `is_integral`: its values are whole numbers; `exact`: it is configured rather than measured.
     """

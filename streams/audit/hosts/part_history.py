@@ -1,7 +1,7 @@
-"""Collects readings of links and modules over weeks from audit results, for the search for trends. Pure.
+"""Collects weeks of readings of links and modules from audit results, for the search for trends. Pure.
 
-After a swap, which the serial number shows, only readings of the new part count. One reading in `SLOT_S` is
-stored, which bounds the memory of a long log.
+After a replacement, which the serial number shows, only readings of the new part count. One reading in
+`SLOT_S` is stored, which bounds the memory of a long log.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Part(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A value at a time of the host's check, ns since the Unix epoch."""
+    """A value, and the time of the host's check that read it, ns since the Unix epoch."""
 
     at_ns: int
     value: float
 
 
 class PartHistory:
-    """Readings of parts, from results in any order."""
+    """Readings of parts, from audit results in any order."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[Part, str], dict[int, Reading]] = {}
@@ -56,7 +56,7 @@ class PartHistory:
         """Part to its serial numbers and the time of the last result with each, ns."""
 
     def take(self, result: AuditResult) -> None:
-        """Add the readings of a result."""
+        """Add the readings of an audit result."""
         at_ns = result["checked_ns"]
         for fact in result["facts"]:
             if fact["name"] not in PART_FACTS:
@@ -76,7 +76,7 @@ class PartHistory:
         slots[slot] = min(reading, slots.get(slot, reading))
 
     def series(self) -> Iterator[tuple[Part, str, list[Reading]]]:
-        """Yield the readings of each part and fact, in order of time, since the part was put in."""
+        """Yield each part, fact and its readings since the part was installed, in order of time."""
         for (part, name), slots in sorted(self._series.items()):
             since_ns = self._since_ns(part)
             readings = [reading for _, reading in sorted(slots.items()) if reading.at_ns > since_ns]
@@ -84,7 +84,7 @@ class PartHistory:
                 yield part, name, readings
 
     def _since_ns(self, part: Part) -> int:
-        """Return the time of the last result with another serial number than the newest; -1 without one."""
+        """Return the time, ns, of the last result with the previous part's serial number; -1 without one."""
         owner = part._replace(subject=part.subject.partition("/")[0])
         newest_ns = self._newest_ns.get(part) or self._newest_ns.get(owner) or {}
         return sorted(newest_ns.values())[-2] if len(newest_ns) > 1 else -1

@@ -1,4 +1,4 @@
-"""Machine types (SKUs): detection by facts, and comparison with the expected values. Pure."""
+"""Detects machine types (SKUs) by facts, and compares hosts with the expected values of their SKU. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPU_NAMES: Final = frozenset({"name", "gpu_model", "series"})
 
 
 def detect(facts: Iterable[AuditFact], skus: Mapping[str, Sku]) -> str:
-    """Return the SKU that the names of most of a host's GPUs indicate; empty if there is none."""
+    """Return the SKU that the names of most of a host's GPUs indicate; empty without a match."""
     counts: Counter[str] = Counter()
     for fact in facts:
         if fact["name"] in GPU_NAMES:
@@ -26,7 +26,7 @@ def detect(facts: Iterable[AuditFact], skus: Mapping[str, Sku]) -> str:
 
 
 def with_skus(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list[AuditResult]:
-    """Return the results, with the SKU of their host added if they state none."""
+    """Return the results, with the SKU of their host added if they state no SKU."""
     all_results = list(results)
     facts: dict[str, list[AuditFact]] = defaultdict(list)
     sku_by_host: dict[str, str] = {}
@@ -73,7 +73,7 @@ def sku_results(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> list
 
 
 def _parts(results: Iterable[AuditResult], skus: Mapping[str, Sku]) -> Iterator[str]:
-    """Yield the hosts with fewer GPUs than their type, if that number divides the type's exactly."""
+    """Yield the hosts whose number of GPUs is a proper divisor of their machine type's number."""
     for result in results:
         sku = skus.get(result["sku"])
         for fact in result["facts"] if sku is not None else ():

@@ -1,4 +1,4 @@
-"""Finds links and modules that approach their limit, or fail again and again, before they fail. Pure.
+"""Finds links and modules that approach their limit, or fail repeatedly, before they fail for good. Pure.
 
 A drift is the Theil-Sen slope: the median of the slopes between all pairs of daily medians. Its confidence
 interval is that of Sen, "Estimates of the Regression Coefficient Based on Kendall's Tau", JASA 63 (1968),
@@ -51,7 +51,7 @@ MIN_RATIO: Final = 1e-15
 
 
 class Drift(NamedTuple):
-    """A reading that may move towards its limit; values are the distance to it."""
+    """Rule for a reading that may move towards its limit; its values are the distance to the limit."""
 
     name: str
     unit: str
@@ -76,7 +76,7 @@ EVENTS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The daily loss of distance to a limit, with its confidence interval, and the days until the limit."""
+    """Daily loss of distance to a limit, with its confidence interval, and the days until the limit."""
 
     loss_per_day: float
     min_loss_per_day: float
@@ -88,7 +88,7 @@ class Trend:
 
     @property
     def days_left(self) -> tuple[float, float, float]:
-        """Days until the limit: estimate, earliest and latest."""
+        """Days until the limit: estimate, earliest and latest; infinite if the distance does not shrink."""
         losses = (self.loss_per_day, self.max_loss_per_day, self.min_loss_per_day)
         left = [max(self.margin, 0.0) / loss if loss > 0 else math.inf for loss in losses]
         return left[0], left[1], left[2]
@@ -105,7 +105,7 @@ class Recurrence(NamedTuple):
 
 
 def daily(readings: Iterable[Reading]) -> list[Reading]:
-    """Return the median of each day, days counted back from the newest reading, oldest first."""
+    """Return the median reading of each day, oldest first; days are counted back from the newest reading."""
     ordered = sorted(readings)
     days: dict[int, list[Reading]] = {}
     for reading in ordered:
@@ -120,7 +120,7 @@ def daily(readings: Iterable[Reading]) -> list[Reading]:
 
 
 def drift(readings: Sequence[Reading], rule: Drift) -> Trend | None:
-    """Return the trend of distances to a limit; None if there is none, or too little to say so."""
+    """Return the trend of the distance to a limit; None without a trend or with too few readings."""
     medians = daily(readings) if readings else []
     if len(medians) < MIN_DAYS:
         return None
@@ -144,7 +144,7 @@ def drift(readings: Sequence[Reading], rule: Drift) -> Trend | None:
 
 
 def inflation(levels: Sequence[float]) -> float:
-    """Return the factor of the variance for values of which each resembles the one before, at least 1.
+    """Return the factor, at least 1, by which correlation between neighbouring values raises variance.
 
     It is (1 + r) / (1 - r) with their correlation r (Yue and Wang, "The Mann-Kendall Test Modified by
     Effective Sample Size", Water Resources Management 18 (2004), 201-218).
@@ -173,7 +173,7 @@ def recurrence(readings: Sequence[Reading]) -> Recurrence | None:
 
 
 def wilson(count: int, total: int) -> tuple[float, float]:
-    """Return the confidence interval of a share, `count` of `total`."""
+    """Return Wilson's confidence interval, lower and upper end, of the share `count` / `total`."""
     share, weight = count / total, _Z * _Z / total
     centre = (share + weight / 2) / (1 + weight)
     half = _Z * math.sqrt(share * (1 - share) / total + weight / (4 * total)) / (1 + weight)
@@ -181,7 +181,7 @@ def wilson(count: int, total: int) -> tuple[float, float]:
 
 
 def error_margins(errors: Sequence[Reading], bits: Sequence[Reading]) -> list[Reading]:
-    """Return the decades between `MAX_RAW` and the error ratio of each interval of both counters.
+    """Return the decades (factors of 10) from the error ratio of each interval of the counters to `MAX_RAW`.
 
     Intervals with few bits are joined. A counter that fell was reset, and a new interval begins.
     """
@@ -199,12 +199,12 @@ def error_margins(errors: Sequence[Reading], bits: Sequence[Reading]) -> list[Re
 
 
 def ratio_margin(reading: Reading) -> Reading:
-    """Return the decades between `MAX_RAW` and an error ratio."""
+    """Return the reading of an error ratio as its distance to `MAX_RAW`, decades (factors of 10)."""
     return reading._replace(value=math.log10(MAX_RAW / max(reading.value, MIN_RATIO)))
 
 
 def margins_of(history: PartHistory) -> Iterator[tuple[Part, str, list[Reading]]]:
-    """Yield the distances to the limit of each part, by the name of the drift."""
+    """Yield each part, the name of a drift, and the distances of the part's readings to its limit."""
     totals: dict[Part, dict[str, list[Reading]]] = {}
     for part, name, readings in history.series():
         if name in COUNTERS:
@@ -220,7 +220,7 @@ def margins_of(history: PartHistory) -> Iterator[tuple[Part, str, list[Reading]]
 
 
 def part_trends(history: PartHistory) -> Iterator[Found]:
-    """Yield a finding for each trend and recurrence; one that states the number of parts if there is none."""
+    """Yield a finding for each trend and recurrence; without any, one that states the number of parts."""
     parts: set[Part] = set()
     count = 0
     for part, name, margins in margins_of(history):
@@ -253,7 +253,7 @@ def drift_text(part: Part, rule: Drift, trend: Trend) -> str:
 
 
 def recurrence_text(part: Part, name: str, growth: Recurrence) -> str:
-    """Return the sentence about a counter that grows again and again."""
+    """Return the sentence about a counter that grows repeatedly."""
     return (
         f"{part.subject}: {EVENTS[name]} on {growth.event_days} of {growth.days} days, "
         f"{growth.events:,} in all; "

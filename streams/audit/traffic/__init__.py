@@ -1,1 +1,1 @@
-"""Evaluation of traffic between hosts: rounds, collectives, slow hosts and links."""
+"""Evaluates traffic between hosts: rounds, collectives, slow hosts and links."""

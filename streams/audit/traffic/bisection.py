@@ -1,17 +1,16 @@
 """Finds the slow members of a group by measurements of its parts: bisection, then swapped partners. Pure.
 
 A collective is as fast as its slowest member. So a part that is fast clears all of its members, and a slow
-part has at least one slow member. A slow group is halved until two or three members are left. These are then
-measured as pairs with cleared partners: a member is slow if it is slow with two of them. A member that is
-slow with only one of them points at the path between the two, and stays a suspect.
+part has at least one slow member. A slow group is halved until two or three members are left. Each of them is
+then measured in pairs with cleared partners: a member is slow if it is slow with two partners. A member that
+is slow with only one partner indicates the path between the two, and stays a suspect.
 
 Interference only lowers a bandwidth, so a low measurement is repeated, and the higher value counts.
 
 Number of measurements (runs): with d slow members of n, a level of the bisection measures at most 2 d parts,
 half of them twice, and has ceil(log2 n) levels; the pairs take at most 5 runs for each slow member.
 `run_limit` is above this number for two slow members (simulated in test_bisection.py), and the search always
-ends there. Without a minimum, all neighbours are measured first, in n / 2 runs, to find the usual
-bandwidth.
+ends there. Without a minimum, all neighbours are measured first, in n / 2 runs, to find the usual bandwidth.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Bisected:
 
 
 def run_limit(members: int, *, has_minimum: bool) -> int:
-    """Return the largest number of measurements for a group of this size."""
+    """Return the largest number of measurements for a group of `members` hosts."""
     pairs = 0 if has_minimum else math.ceil(members / 2)
     return pairs + 8 * math.ceil(math.log2(max(2, members))) + 8
 
@@ -60,7 +59,7 @@ def bisect(members: Sequence[str], measure: Measure, minimum: float | None = Non
     """Return the slow members of a group. `minimum`: bandwidth of a fast group; None: learn it from pairs.
 
     With a minimum, the group is assumed to be slow: the caller has measured it. Raises ValueError for fewer
-    than two members, or if one is named twice.
+    than two members, or if a member is named twice.
     """
     if len(members) < 2 or len(set(members)) < len(members):
         raise ValueError(f"members {', '.join(members)}: expected at least two different ones")
@@ -93,7 +92,7 @@ class _Search:
         self._together: list[tuple[str, ...]] = []
 
     def learn(self) -> None:
-        """Measure neighbours, or all pairs of three members, and take the upper quartile as usual."""
+        """Measure neighbours, or all pairs of three members; their upper quartile is the usual bandwidth."""
         names = self.members
         pairs = [tuple(names[index : index + 2]) for index in range(0, len(names) - 1, 2)]
         if len(names) % 2:
@@ -112,7 +111,7 @@ class _Search:
                 self._open.append(pair)
 
     def halve(self, group: tuple[str, ...]) -> None:
-        """Halve a slow group repeatedly until its parts are small."""
+        """Halve a slow group repeatedly until its parts have at most three members."""
         if len(group) <= SMALLEST:
             self._open.append(group)
             return
@@ -131,7 +130,7 @@ class _Search:
             self.halve(half)
 
     def swap(self) -> None:
-        """Measure each undecided member with cleared partners."""
+        """Measure each undecided member in pairs with cleared partners."""
         if self._undecided() and not self._cleared:
             self._clear(next((pair for pair in self._mixed() if not self._is_slow(pair)), ()))
         if not self._cleared:

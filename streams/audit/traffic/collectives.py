@@ -33,7 +33,7 @@ RULES: Final = (HOSTS, SETTINGS)
 
 
 def is_low(figures: Mapping[str, float], minimum: float | None) -> bool:
-    """Return whether the best setting is below the minimum or fails; without a minimum, return True."""
+    """Return whether the best setting fails or is below the minimum, GB/s; True without a minimum."""
     return minimum is None or max(figures.values(), default=0.0) < minimum
 
 
@@ -45,10 +45,11 @@ def collective_results(
     bisected: Bisected | None,
     scope: Scope,
 ) -> list[AuditResult]:
-    """Return the results of all hosts, and those of the group under the host `FLEET`.
+    """Return the results of all hosts, and the results of the group under the host `FLEET`.
 
     `figures`: GB/s of each setting over all hosts, 0 if it failed; `errors`: reasons of failures. `minimum`:
-    that of the machine type, None if unknown. `bisected`: outcome of the search, None if none was needed.
+    GB/s expected of the machine type, None if unknown. `bisected`: outcome of the search, None if none was
+    needed.
     """
     results = [
         *results_of(HOSTS, (*_group(figures, minimum, bisected), *_members(hosts, bisected)), scope),

@@ -1,8 +1,8 @@
 """Finds slow hosts from measurements of pairs in two or more passes with different partners. Pure.
 
 A slow host makes all of its pairs slow, so a pair that is not slow clears both of its hosts. A host is slow
-if all of its pairs are slow and at least one of its partners in them is cleared. A slow pair of two cleared
-hosts points at the links between them. All other hosts of slow pairs are suspects; another pass with cleared
+if all of its pairs are slow and at least one of its partners is cleared. A slow pair of two cleared hosts
+indicates slow links between them. All other hosts of slow pairs are suspects; another pass with cleared
 partners decides about them.
 """
 
@@ -25,7 +25,7 @@ MIN_PAIRS: Final = 3
 
 
 class Measured(NamedTuple):
-    """A measurement of a pair of hosts: one value, a rate or a time, for one direction or for both."""
+    """Measurement of a pair of hosts: one value, a rate or a time, for one direction or for both."""
 
     a: str
     b: str
@@ -34,7 +34,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Isolated:
-    """The outcome for each host of a slow pair, and the indices of slow pairs between cleared hosts."""
+    """Outcome for each host of a slow pair, and the indices of slow pairs between cleared hosts."""
 
     median: float
     limit: float
@@ -52,7 +52,7 @@ def isolate(
     """Return the slow hosts and pairs; None with fewer than `MIN_PAIRS` measurements.
 
     `tolerance`: deviation, as a share of the median, that is never slow; `high_is_slow`: the values are
-    times; `limit`: value from which on a measurement is slow, instead of a limit from median and MAD.
+    times; `limit`: value at which a measurement becomes slow, instead of a limit from median and MAD.
     """
     if len(measured) < MIN_PAIRS:
         return None
@@ -83,6 +83,6 @@ def _outcome(measured: Sequence[Measured], outliers: Sequence[int], median: floa
 
 
 def confirming(isolated: Isolated, hosts: Collection[str]) -> list[tuple[str, str]]:
-    """Return pairs of each slow host and suspect with another host, to be measured; may be empty."""
+    """Return pairs, to be measured, of each slow host and suspect with another host; may be empty."""
     accused = [*isolated.slow, *isolated.suspects]
     return list(zip(accused, (host for host in hosts if host not in accused), strict=False))

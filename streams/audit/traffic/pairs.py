@@ -1,4 +1,4 @@
-"""Evaluates rounds of traffic between hosts: slow hosts, slow links, uneven rates, latency under load. Pure.
+"""Evaluates rounds of traffic between hosts: slow hosts and links, uneven rates, latency under load. Pure.
 
 Its input is the results that hosts published in each round. The client of a flow reports the figures, with
 the flow as their subject: `host/device>host/device`, from client to server.
@@ -36,7 +36,7 @@ MAX_CELLS: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class TrafficLimits:
-    """Limits of the figures, from the settings `audit.traffic`."""
+    """Limits of the figures of traffic rounds, from the settings `audit.traffic`."""
 
     max_variation: float = 0.05
     max_slower: float = 0.1
@@ -68,7 +68,7 @@ class FlowFigures(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The two hosts, as text."""
+        """Text that names client and server."""
         return f"{self.client} and {self.server}"
 
     @property
@@ -78,7 +78,7 @@ class FlowFigures(NamedTuple):
 
     @property
     def gbps(self) -> float:
-        """The lower of the rates in both directions."""
+        """The lower of the rates in both directions, Gbit/s."""
         return min(self.figures["send_gbps"], self.figures["receive_gbps"])
 
 
@@ -117,7 +117,7 @@ def _pairs(flows: Iterable[FlowFigures]) -> list[FlowFigures]:
 
 
 def _isolated(work: _Evaluation) -> tuple[list[FlowFigures], Isolated | None]:
-    """Return the flows of pairs except those across leaves, and the slow hosts and pairs among them.
+    """Return the flows of pairs, except across leaves, and the slow hosts and pairs among them, if any.
 
     Across the leaves of an oversubscribed fabric, flows are slower without any fault of a host.
     """
@@ -131,7 +131,7 @@ def confirming_rounds(rounds: Sequence[Round], limits: TrafficLimits) -> list[li
 
     Each pair has its own round, so that its routes meet no other flow's: ECMP may put two flows on one link
     by chance. More than `MAX_ALONE` pairs share a round, which uses other ports. A host that these rounds
-    clear may leave a slow pair of cleared hosts, so call this again until no pairs are returned.
+    clear may leave a slow pair of cleared hosts, so call this function again until no pairs are returned.
     """
     flows, isolated = _isolated(_Evaluation(rounds, flows_of(rounds), limits, {}, {}))
     if isolated is None:
@@ -152,7 +152,7 @@ def confirming_rounds(rounds: Sequence[Round], limits: TrafficLimits) -> list[li
 
 
 def figures_line(rounds: Sequence[Round]) -> str:
-    """Return the medians of all flows' figures in one line."""
+    """Return one line with the median of each figure over all flows."""
     flows = flows_of(rounds)
     parts = []
     for name, text in (
@@ -229,7 +229,7 @@ def _slow_links(work: _Evaluation) -> Iterator[Found]:
 @warning("fabric.traffic-variation", "Pairs of a round have the same rate", 40)
 @remedy.monitor("Run more passes to isolate the slow host; check ECMP and that the fabric is idle")
 def _variation(work: _Evaluation) -> Iterator[Found]:
-    """Yield findings from the standard deviation of each round's rates in relation to their mean."""
+    """Yield findings on the standard deviation of each round's rates as a share of their mean."""
     by_round: dict[int, list[float]] = defaultdict(list)
     for flow in work.rates:
         by_round[flow.number].append(flow.gbps)
@@ -247,7 +247,7 @@ def _variation(work: _Evaluation) -> Iterator[Found]:
 @warning("fabric.loaded-latency", "Round trips under load are as on other pairs", 41)
 @remedy.monitor("Check PFC, ECN and queue limits of the switch ports on the way, and the NIC's DSCP")
 def _latency(work: _Evaluation) -> Iterator[Found]:
-    """Yield findings from round trips under load, against idle ones of the flow and the fleet's median."""
+    """Yield findings on round trips under load, compared with the flow's idle ones and the fleet's median."""
     flows = [flow for flow in work.flows if {"idle_p99_us", "loaded_p99_us"} <= flow.figures.keys()]
     if not flows:
         return
@@ -292,7 +292,7 @@ def _burned(work: _Evaluation) -> Iterator[Found]:
 @error("fabric.bisection", "Pairs across leaves are nearly as fast as pairs within them", 51)
 @remedy.monitor("Check the leaves' uplinks: ECMP, oversubscription; `fabrictime links` names dead ones")
 def _bisection(work: _Evaluation) -> Iterator[Found]:
-    """Yield a finding from the median rates of pairs within and across leaves."""
+    """Yield a finding that compares the median rate of pairs within leaves with that across leaves."""
     if not any(traffic_round.kind in ("within", "across") for traffic_round in work.rounds):
         return
     rates = {kind: [flow.gbps for flow in work.rates if flow.kind == kind] for kind in ("within", "across")}
@@ -317,7 +317,7 @@ def _hops(work: _Evaluation) -> list[FlowFigures]:
 @error("fabric.stragglers", "No host delays a ring of sends and receives", 52)
 @remedy.isolate("Take the host out; check its load, interrupts, governor and NIC")
 def _stragglers(work: _Evaluation) -> Iterator[Found]:
-    """Yield a finding per host: FAILED if all its hops in all rings are long; then a heat map per ring."""
+    """Yield a finding per host, FAILED if all its hops in all rings are long, and a heat map per ring."""
     hops, limit = _hops(work), work.limits.straggler_ms
     measured = [Measured(host_of(hop.client), host_of(hop.server), hop.figures["hop_p90_ms"]) for hop in hops]
     isolated = isolate(measured, 0.0, high_is_slow=True, limit=limit)
@@ -340,7 +340,7 @@ def heat_map(
 ) -> Iterator[tuple[int, str]]:
     """Yield (index of the round, line) for each ring: a cell for the hop to each host, in ring order.
 
-    A full cell is a hop at or above the limit, a low cell one at the median; `?` was not measured.
+    A full cell is a hop at or above the limit, a low cell is a hop at the median; `?` was not measured.
     """
     for number, traffic_round in enumerate(rounds):
         if traffic_round.kind != "ring":
@@ -371,7 +371,7 @@ def traffic_results(
 ) -> list[AuditResult]:
     """Return the results of all rules for which the rounds have figures.
 
-    `routes`: client and server NIC to the links between them; `nics`: host to its NICs.
+    `routes`: links between a client NIC and a server NIC, by both; `nics`: a host's NICs, by host.
     """
     work = _Evaluation(rounds, flows_of(rounds), limits, routes, nics)
     return [result for find in _FINDERS for result in results_of(rule_of(find), find(work), scope)]

@@ -1,7 +1,7 @@
 """Plans the rounds of traffic between hosts. In a round, every host is in at most one pair. Pure.
 
-A round of pairs is given as an order of hosts: each host finds its partner by its own position, 2k with 2k +
-1. A ring is such an order too, and in the order of a fan the sender comes first.
+A round of pairs is given as an order of hosts: the hosts at positions 2k and 2k + 1 are partners. A ring is
+such an order too, and in the order of a fan the sender comes first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tournament(hosts: Sequence[str]) -> list[list[Pair]]:
     """Return the rounds in which every host meets every other host once (the circle method).
 
     If only the first rounds are used, each host still has a different partner in each. With an odd number of
-    hosts, one pauses in each round.
+    hosts, one host pauses in each round.
     """
     seats: list[str | None] = [*hosts, None] if len(hosts) % 2 else [*hosts]
     half = len(seats) // 2
@@ -43,19 +43,19 @@ def tournament(hosts: Sequence[str]) -> list[list[Pair]]:
 
 
 def fans(hosts: Sequence[str], receivers: int) -> list[list[str]]:
-    """Return an order for each host: the host itself, then the next `receivers` others, to which it sends."""
+    """Return an order for each host: the host itself, then the next `receivers` hosts, to which it sends."""
     count = min(receivers, len(hosts) - 1)
     return [[hosts[(at + step) % len(hosts)] for step in range(count + 1)] for at in range(len(hosts))]
 
 
 def within_leaves(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Pair]:
-    """Return pairs of hosts on the same leaf. A host without a partner there is in no pair."""
+    """Return pairs of hosts on the same leaf. A host without a partner on its leaf is in no pair."""
     groups = _by_leaf(hosts, leaf_of)
     return [pair for group in groups for pair in pairs_of(group)]
 
 
 def across_leaves(hosts: Sequence[str], leaf_of: Mapping[str, str]) -> list[Pair]:
-    """Return pairs of hosts on different leaves. Each pair is from the two leaves with most hosts left."""
+    """Return pairs of hosts on different leaves, always from the two leaves with most hosts left."""
     groups = _by_leaf(hosts, leaf_of)
     pairs: list[Pair] = []
     while True:
@@ -94,9 +94,9 @@ def batched(pairs: Sequence[Pair], size: int, leaf_of: Mapping[str, str]) -> lis
 
 
 def rings(hosts: Sequence[str], passes: int, seed: int = 0) -> list[list[str]]:
-    """Return an order of hosts for each pass, in which each host sends to the next and the last to the first.
+    """Return, per pass, an order of hosts in which each host sends to the next, and the last to the first.
 
-    The first order is the given one. The others repeat as few neighbours as possible from earlier ones.
+    The first order is the given one. Later orders repeat as few neighbours as possible.
     """
     chance = random.Random(seed)  # noqa: S311
     orders, used = [list(hosts)], _neighbours(hosts)

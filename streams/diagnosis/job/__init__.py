@@ -1,1 +1,1 @@
-"""The work of a job: its processes, ranks and operations, and their times."""
+"""Holds the work of a job: its processes, ranks and operations, and their times."""

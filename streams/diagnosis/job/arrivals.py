@@ -1,6 +1,6 @@
-"""Arrival of ranks at collectives: the last rank, its lateness, and the cause of that lateness.
+"""Measures arrivals of ranks at collectives: the last rank, its lateness, and the cause of that lateness.
 
-Arrays have one element per row; those named `group_` have one per group.
+Arrays have one element per row; arrays named `group_` have one element per group.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Groups:
     counts: Ints
 
     def median(self, values: Floats) -> Floats:
-        """Return the lower median of each group. `values` must be those by which the rows are ordered."""
+        """Return the lower median of each group. `values`: the values by which the rows are ordered."""
         middle: Ints = self.order[self.starts + (self.counts - 1) // 2]
         return np.asarray(values[middle], np.float64)
 
     def last(self) -> Ints:
-        """Return, for each group, the row with the greatest value."""
+        """Return, for each group, the number of the row with the greatest value."""
         return np.asarray(self.order[self.starts + self.counts - 1], np.int64)
 
 
 def distinct(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the sorted distinct keys, and the index of each row's key among them.
+    """Return the sorted distinct keys, and for each element the index of its key among the distinct keys.
 
-    The result is that of `np.unique` with `return_inverse`. A plain sort and a search among few keys take a
-    third of its time.
+    The result is the one of `np.unique` with `return_inverse`. A plain sort and a search among few keys take
+    a third of its time.
     """
     ordered = np.sort(keys)
     is_first = np.ones(len(keys), bool)
@@ -52,9 +52,9 @@ def distinct(keys: Ints) -> tuple[Ints, Ints]:
 
 
 def order_by(places: Ints, values: Floats | Ints) -> Ints:
-    """Return row numbers sorted by place, then by value, then by row. `places`: small numbers from 0.
+    """Return row numbers sorted by place, then by value, then by row. `places`: small integers from 0.
 
-    Rows that are nearly sorted by value are sorted by runs, and 16-bit places by radix.
+    Values that are nearly sorted are merged by sorted runs; places below 2 ** 16 use a radix sort.
     """
     by_value = np.argsort(values, kind="stable")
     column = places[by_value]
@@ -72,7 +72,7 @@ def groups_of(keys: Ints, values: Floats) -> Groups:
 
 
 def group_medians(group: Ints, count: int, values: Floats) -> Floats:
-    """Return the median of each group's known values; NaN for a group without any."""
+    """Return the median of each group's known values; NaN for a group without known values."""
     has_value = ~np.isnan(values)
     medians = np.full(count, np.nan)
     if has_value.any():
@@ -92,7 +92,7 @@ def group_medians(group: Ints, count: int, values: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Arrivals at the collectives of an interval; one element per collective."""
+    """Arrivals of ranks at the collectives of an interval; arrays have one element per collective."""
 
     group_last: Ints
     """Row of the last rank."""

@@ -1,4 +1,4 @@
-"""The baseline of a job: the best sustained value of each quantity so far, in bounded memory."""
+"""Keeps the baseline of a job: the best sustained value of each quantity so far, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streams.diagnosis.rules import BASELINE_INTERVALS, BASELINE_MIN, MAX_BASELI
 
 @dataclass(slots=True)
 class _Baseline:
-    """Baseline of one quantity."""
+    """Baseline of one quantity: its recent values and its best sustained value."""
 
     first: int
     """Number of the interval in which the quantity was first noted."""
@@ -35,7 +35,7 @@ class Baselines:
         self._interval = 0
 
     def restore(self, name: str, value: float) -> None:
-        """Set the best value for the next quantity whose key has `name` as its first item.
+        """Set the best value of the quantity, yet to be noted, whose key has `name` as its first item.
 
         A new owner of the job knows the value from the last `Diagnosis`.
         """
@@ -46,11 +46,11 @@ class Baselines:
         return len(self._baselines)
 
     def end_interval(self) -> None:
-        """Count an interval; the age of quantities is measured in intervals."""
+        """Count an interval; ages of quantities are measured in intervals."""
         self._interval += 1
 
     def is_younger(self, key: Hashable, other: Hashable) -> bool:
-        """Return whether a quantity was first noted long after another one, or never."""
+        """Return whether quantity `key` was first noted long after quantity `other`, or never."""
         baseline, older = self._baselines.get(key), self._baselines.get(other)
         return baseline is None or (older is not None and baseline.first > older.first + BASELINE_INTERVALS)
 
@@ -60,7 +60,7 @@ class Baselines:
         return baseline is not None and baseline.restored
 
     def note(self, key: Hashable, value: float | None) -> None:
-        """Add an interval's value of a quantity, if known. Full memory drops that noted longest ago."""
+        """Add an interval's value of a quantity, if known. Full memory drops the quantity noted first."""
         if value is None:
             return
         baseline = self._baselines.setdefault(key, _Baseline(self._interval))
@@ -82,13 +82,13 @@ class Baselines:
         return None if baseline is None else baseline.best
 
     def growth(self, key: Hashable) -> float | None:
-        """Return the ratio of a quantity's sustained value now to its best one; None if unknown."""
+        """Return the ratio of a quantity's present sustained value to its best one; None if unknown."""
         baseline = self._baselines.get(key)
         return _median(baseline.recent) / baseline.best if baseline is not None and baseline.best else None
 
 
 def _median(values: Iterable[float]) -> float:
-    """Return the median of at least one value; `statistics.median` takes three times as long."""
+    """Return the median of at least one value, in a third of the time of `statistics.median`."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

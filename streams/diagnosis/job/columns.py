@@ -1,7 +1,7 @@
-"""Columns of a job's operations, transfers and summaries: one row each, as integers.
+"""Decodes a job's operations, transfers and summaries into columns of integers, with one row for each.
 
-A job of 256 ranks has tens of thousands of operations in an interval. Records are decoded into columns once,
-when they arrive; an evaluation then works on arrays.
+A job of 256 ranks has tens of thousands of operations in an interval. Records are decoded once, when they
+arrive; an evaluation then works on arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FUNCTION_INDEX: Final = {str(function): at for at, function in enumerate(FUNCTI
 
 
 def is_one_of(*functions: CollectiveFunction) -> NDArray[np.bool_]:
-    """Return, by index of each function, whether it is one of these."""
+    """Return an array of bools, by function index: whether the function is one of `functions`."""
     return np.array([function in functions for function in FUNCTIONS])
 
 
@@ -69,7 +69,7 @@ class Op(IntEnum):
 
 
 class Transfer(IntEnum):
-    """Columns of a transfer."""
+    """Columns of a transfer, each an index into its row."""
 
     COMMUNICATOR = 0
     RANK = 1
@@ -89,7 +89,7 @@ class Transfer(IntEnum):
 
 
 class Sum(IntEnum):
-    """Columns of a summary of operations."""
+    """Columns of a summary of operations, each an index into its row."""
 
     COMMUNICATOR = 0
     RANK = 1
@@ -113,7 +113,7 @@ class Sum(IntEnum):
 
 
 class Pair(IntEnum):
-    """Columns of a queue pair's data chunks."""
+    """Columns of the data chunks of a queue pair, each an index into their row."""
 
     NIC = 0
     PEER = 1
@@ -129,8 +129,7 @@ class Pair(IntEnum):
 
 @lru_cache(maxsize=1 << 16)
 def hash_of(text: str) -> int:
-    """Return a number for a name. It is the same in all processes and does not depend on the order of
-    arrival."""
+    """Return a number for a name, equal in all processes and independent of the order of arrival."""
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big") >> 2
 
 
@@ -139,7 +138,7 @@ def _known(value: int | None) -> int:
 
 
 def _within(at_ns: int, record: CollectiveBatch) -> int:
-    """Return `at_ns`, limited to a day around the record's interval, so that differences stay small."""
+    """Return `at_ns`, limited to within a day of the record's interval, so that differences stay small."""
     return min(max(at_ns, record["begin_ns"] - DAY_NS), record["end_ns"] + DAY_NS)
 
 
@@ -148,8 +147,7 @@ def _communicators(record: CollectiveBatch) -> list[tuple[int, int]]:
 
 
 def operation_rows(record: CollectiveBatch, process: int) -> Rows:
-    """Return the operations of a record with a valid communicator, one row each; each column is
-    contiguous."""
+    """Return a record's operations that have a valid communicator, one row each. Columns are contiguous."""
     communicators = _communicators(record)
     rows = [
         (
@@ -180,8 +178,8 @@ def operation_rows(record: CollectiveBatch, process: int) -> Rows:
 def _to_calls(rows: Rows) -> None:
     """Change operations that begin with their kernel to begin with their call, if the call is informative.
 
-    If a program calls ahead of the GPU, its kernels wait for earlier kernels and for computing. The call says
-    nothing then, and the operation continues to begin with its kernel.
+    If a program calls ahead of the GPU, its kernels wait for earlier kernels and for computing. The time of
+    the call means nothing in this case, and the operation continues to begin with its kernel.
     """
     order = np.argsort(rows[:, Op.BEGIN], kind="stable")
     end = np.where(rows[order, Op.END] == NEVER_NS, 0, rows[order, Op.END])
@@ -254,8 +252,7 @@ def summary_rows(record: CollectiveBatch, process: int) -> Rows:
 
 
 def queue_pair_rows(record: CollectiveBatch, process: int) -> Rows:
-    """Return the queue pairs of a record, one row each. NICs and flows are given as numbers; see
-    `hash_of`."""
+    """Return the queue pairs of a record, one row each. NICs and flows are given by their `hash_of`."""
     rows = [
         (
             hash_of(queue_pair["nic"]),
@@ -275,7 +272,7 @@ def queue_pair_rows(record: CollectiveBatch, process: int) -> Rows:
 
 
 def pair_key(rows: Rows, column: type[Op] | type[Transfer] = Op) -> Rows:
-    """Return a number for the function and peer of each operation; 0 for collectives."""
+    """Return a number for the function and peer of each row's operation; 0 for collectives."""
     alone = ~IS_COLLECTIVE[rows[:, column.FUNCTION]]
     key = (rows[:, column.PEER] + 2) * len(FUNCTIONS) + rows[:, column.FUNCTION]
     return np.asarray(np.where(alone, key, 0), np.int64)

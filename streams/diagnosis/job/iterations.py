@@ -24,14 +24,14 @@ REGULAR = 0.8
 
 
 class Iterations(NamedTuple):
-    """Iterations of one rank. `period`: operations per iteration; `length_ns`: mean length of one."""
+    """Iterations of a rank. `period`: operations per iteration; `length_ns`: mean length of an iteration."""
 
     period: int
     length_ns: float
 
 
 def find_iterations(seq: Ints, kind: Ints, begin: Floats, end: Floats) -> Iterations | None:
-    """Return the iterations of one rank's operations in one communicator; None if none is found.
+    """Return the iterations of one rank's operations in one communicator; None if no period is found.
 
     Operations are sorted by number. `kind`: a number for function and bytes of each operation.
     """
@@ -59,12 +59,12 @@ def _iterations(at: Ints, begin: Floats, period: int) -> Iterations | None:
 
 
 def _single(seq: Ints, begin: Floats) -> Iterations:
-    """Return iterations that have one operation each; also works for a sample of the operations."""
+    """Return iterations of one operation each. The operations may be a sample: `seq` may have gaps."""
     return Iterations(1, float((np.diff(begin) / np.diff(seq)).mean()))
 
 
 def _period(kinds: Ints) -> int | None:
-    """Return the shortest period of the kinds; None if they have none. A kind of -1 is unknown."""
+    """Return the shortest period of the sequence of kinds; None without a period. A kind of -1 is unknown."""
     for period in range(1, min(MAX_PERIOD, len(kinds) - 1) + 1):
         first, second = kinds[:-period], kinds[period:]
         both = (first >= 0) & (second >= 0)
@@ -75,7 +75,7 @@ def _period(kinds: Ints) -> int | None:
 
 
 def _period_by_pauses(at: Ints, begin: Floats, end: Floats) -> int | None:
-    """Return the number of operations between longer pauses; None if it is not always the same."""
+    """Return the number of operations between longer pauses; None if the number varies."""
     both = (at[:-1] >= 0) & (at[1:] >= 0)
     pauses = np.where(both, begin[at[1:]] - end[at[:-1]], np.nan)
     valid = pauses[both]

@@ -1,7 +1,7 @@
-"""Long pauses of single ranks over a minute: a window of seconds sees one of them, or none.
+"""Finds long pauses of single ranks over a minute: a window of seconds contains at most one of them.
 
-Garbage collection, checkpoints of one rank and data loaders stop a rank for seconds, then the job is as
-fast as before. Each pause counts once, by its operation, although the evaluated intervals overlap.
+Garbage collection, checkpoints of one rank and data loaders stop a rank for seconds, then the job is as fast
+as before. Each pause counts once, by its operation, although the evaluated intervals overlap.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_PAUSES: Final = 4_096
 
 
 class Pause(NamedTuple):
-    """A rank's late arrival at a collective, after time of its own."""
+    """A rank's late arrival at a collective, after time that the rank spent outside of operations."""
 
     communicator: int
     seq: int
@@ -38,8 +38,7 @@ class Pause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pausing:
-    """A host whose ranks pause again and again. `lost`: share of the job's time that all others wait; `part`:
-    share of all time lost to pauses."""
+    """Host whose ranks pause repeatedly; `lost`: share of the job's time; `part`: share of all pauses."""
 
     host: str
     ranks: tuple[int, ...]
@@ -51,14 +50,14 @@ class Pausing:
 
 
 class LateRanks:
-    """The pauses of a job's ranks in the last minute. Their order of arrival has no influence."""
+    """Pauses of a job's ranks in the last minute; independent of the order in which they arrive."""
 
     def __init__(self) -> None:
         self._pauses: dict[tuple[int, int], Pause] = {}
         self._first_ns: int | None = None
 
     def note(self, pauses: Iterable[Pause], begin_ns: int, end_ns: int) -> None:
-        """Add the pauses of an interval, and forget those that are older than the long window."""
+        """Add the pauses of an interval, and drop pauses that are older than the long window."""
         self._first_ns = begin_ns if self._first_ns is None else min(self._first_ns, begin_ns)
         for pause in pauses:
             if pause.late_ns >= MIN_LATE_NS:
@@ -93,7 +92,7 @@ class LateRanks:
 
 
 def _goes_on(pauses: list[Pause], end_ns: int) -> bool:
-    """Return whether a host pauses repeatedly, and its next pause is not overdue."""
+    """Return whether a host paused repeatedly, and its next pause is not overdue at `end_ns`."""
     if len(pauses) < MIN_PAUSES:
         return False
     times = sorted(pause.at_ns for pause in pauses)

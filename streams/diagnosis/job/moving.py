@@ -1,8 +1,8 @@
-"""Time in which collectives move data: from the arrival of the last rank to the end of the last rank.
+"""Measures the time in which collectives move data: from the last rank's arrival to the last rank's end.
 
 A rank that waits for data holds up the ranks that wait for it. So each rank's own wait for the network is
 only a part of the time that an operation loses, about half of it in a ring. The time of the whole operation
-includes all of it. This time begins with the last arrival, so a rank that computes too long does not lengthen
+includes all of the loss. It begins with the last arrival, so a rank that computes too long does not lengthen
 it.
 """
 
@@ -22,14 +22,14 @@ MAX_ERROR_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """Time of moving data by row, equal for all rows of an operation. ns; NaN: unknown."""
+    """Time of moving data, ns by row, equal for all rows of an operation; NaN if unknown."""
 
     time: Floats
     error: Floats
     """Error bound, from the clocks of the ranks that arrived last and ended last."""
 
     def medians(self, kind: Ints, kinds: int, running: Bools) -> Floats:
-        """Return the median time of each kind of operation; NaN if unknown."""
+        """Return the median time, ns, of each kind of operation; NaN if unknown."""
         return group_medians(kind, kinds, np.where(running, np.nan, self.time))
 
 
@@ -46,8 +46,8 @@ def moving_of(
     """Return the time of moving data of each row.
 
     `arrival`, `end`, `tolerance`: ns of each row; `grouped`: rows of collectives, which `groups` indexes;
-    `group_whole`: whether all ranks of the operation are seen. A rank that is not seen may be the last one,
-    so the time is unknown then. The time includes no flushing and no waiting for a GPU.
+    `group_whole`: whether all ranks of the operation are seen. An unseen rank may be the last one, so the
+    time of its operation is unknown. The time includes no flushing and no waiting for a GPU.
     """
     unknown = np.full(len(rows), np.nan)
     if not len(grouped):
@@ -73,7 +73,7 @@ def moving_of(
 
 
 def _end_before(rows: Rows, rank: Ints, end: Floats) -> Floats:
-    """Return the end of the preceding operation of each row's rank and communicator; NaN: unknown."""
+    """Return, by row, the end of the rank's preceding operation in the same communicator; NaN if unknown."""
     end_before = np.full(len(rows), np.nan)
     if len(rows) < 2:
         return end_before

@@ -1,6 +1,6 @@
-"""The records of one process of a job, each decoded into columns once and indexed by number and end time.
+"""Keeps the records of one process of a job, decoded once and indexed by number and by end time.
 
-A job of a thousand ranks keeps 60,000 records. An evaluation reads only those of the last seconds.
+A job of a thousand ranks keeps 60,000 records. An evaluation reads only the records of the last seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_MEMBERS: Final = 4_096
 
 
 class Activity(NamedTuple):
-    """What a process did between two records, by the kernel's accounting."""
+    """Activity of a process between two records, by the kernel's accounting."""
 
     cpu_share: float
     """Processors that it used."""
@@ -44,7 +44,7 @@ class Activity(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A process's membership of a communicator, as one of its ranks."""
+    """A process's membership of a communicator: the communicator, and the process's rank in it."""
 
     communicator: str
     rank: int
@@ -54,13 +54,13 @@ class Member(NamedTuple):
 
     @property
     def size_first(self) -> tuple[int, str]:
-        """Order of memberships: that of the largest communicator comes first."""
+        """Sort key of memberships: the membership of the largest communicator comes first."""
         return -self.ranks, self.communicator
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One record, decoded into columns."""
+    """One record of a process, decoded into columns."""
 
     process: int
     number: int
@@ -92,7 +92,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Number of rows of all kinds."""
+        """Number of rows of all kinds in the record."""
         return (
             len(self.operations)
             + len(self.transfers)
@@ -104,7 +104,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Process:
-    """A process of the job. `key`: host, boot and process id."""
+    """A process of the job with its records. `key`: host, boot and process id."""
 
     key: tuple[str, str, str]
     source: CollectiveSource
@@ -136,11 +136,11 @@ class Process:
     # ------------------------------------------------------------------------------------------ records
 
     def __len__(self) -> int:
-        """Return the number of records."""
+        """Return the number of records that are kept."""
         return len(self._batches)
 
     def __contains__(self, number: int) -> bool:
-        """Return whether the record of a number is known."""
+        """Return whether the record with a number is kept."""
         return number in self._batches
 
     def __iter__(self) -> Iterator[Batch]:
@@ -176,7 +176,7 @@ class Process:
         return self._batches[self._numbers[-1]]
 
     def before(self, number: int) -> Batch | None:
-        """Return the record that precedes a number; None if there is none."""
+        """Return the record with the greatest number below `number`; None if there is none."""
         at = bisect_left(self._numbers, number)
         return self._batches[self._numbers[at - 1]] if at else None
 
@@ -193,7 +193,7 @@ class Process:
         return [batch for batch in self.since(begin_ns) if batch.begin_ns < end_ns]
 
     def running_before(self, begin_ns: int) -> list[tuple[int, Rows]]:
-        """Return number and running operations of the records that end at or before a time.
+        """Return, by record number, the running operations of records that end at or before `begin_ns`.
 
         Operations are left out if a later record shows that they must have ended.
         """
@@ -216,21 +216,20 @@ class Process:
         return [numbered for numbered in reversed(running) if len(numbered[1])]
 
     def operations(self, begin_ns: int) -> list[Rows]:
-        """Return the operations that may run after a time, in the order of their records."""
+        """Return the operations that may run after `begin_ns`, in the order of their records."""
         parts = [(batch.number, batch.operations) for batch in self.since(begin_ns)]
         earlier = self.running_before(begin_ns)
         return [rows for _, rows in (sorted(earlier + parts, key=_number) if earlier else parts)]
 
     def _ended_of(self, batch: Batch) -> dict[tuple[int, int], int]:
-        """Return, by communicator and kind of order, the greatest number of an operation that ended in a
-        record."""
+        """Return the greatest number of an ended operation in a record, by communicator and kind of order."""
         newest = self._ended.get(batch.number)
         if newest is None:
             newest = self._ended[batch.number] = _newest_ended(batch)
         return newest
 
     def ended_at(self, end_ns: int) -> int | None:
-        """Return the time at which the process ended, by a record that begins before `end_ns`; else None."""
+        """Return when the process ended, ns, by a record that begins before `end_ns`; else None."""
         if not self._final:
             return None
         ends = [self._batches[number] for number in self._final]
@@ -247,16 +246,16 @@ class Process:
 
     @property
     def nics(self) -> tuple[str, ...]:
-        """The NICs that the memberships name, those of the largest communicator first."""
+        """The NICs that the memberships name; NICs of the largest communicator come first."""
         if self._nics is None:
             ordered = sorted(self.members, key=lambda member: member.size_first)
             self._nics = tuple(dict.fromkeys(nic for member in ordered for nic in member.nics))
         return self._nics
 
     def join(self, number: int, member: Member) -> bool:
-        """Add a membership that the record with this number contains; the newest one counts.
+        """Add the membership that record `number` contains; the membership of the newest record counts.
 
-        Return whether that changes the memberships.
+        Return whether the memberships change.
         """
         name, previous = member.communicator, self.joined.get(member.communicator)
         if previous is not None and number < self.joined_at[name]:
@@ -276,7 +275,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator of the job."""
+    """A communicator of the job: its name, size and processes by rank."""
 
     id: str
     ranks: int
@@ -285,12 +284,12 @@ class Communicator:
 
     @property
     def size(self) -> int:
-        """Number of its ranks, as reported or else as known."""
+        """Number of its ranks as reported; if not reported, the number of known processes."""
         return self.ranks or len(self.processes)
 
 
 class Claims(NamedTuple):
-    """Which processes claim each rank of each communicator."""
+    """The processes that claim each rank of each communicator."""
 
     owners: dict[str, dict[int, list[tuple[int, Process]]]]
     """Maps communicator and rank to processes, each with its name."""
@@ -301,7 +300,7 @@ class Claims(NamedTuple):
 
     @classmethod
     def of(cls, processes: Mapping[int, Process]) -> Claims:
-        """Return the claims of processes, given by name."""
+        """Return the claims of `processes`, a mapping from name to process."""
         owners: dict[str, dict[int, list[tuple[int, Process]]]] = {}
         sizes: dict[str, int] = {}
         for name, process in sorted(processes.items(), key=_name):

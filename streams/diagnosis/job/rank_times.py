@@ -1,4 +1,4 @@
-"""Each rank's time in an interval: sums over its operations, extrapolated from a sample by its summaries."""
+"""Sums each rank's time in an interval over its operations; a sample is extrapolated by its summaries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RowTimes(NamedTuple):
 
 @dataclass(slots=True)
 class RankTimes:
-    """Sums for each rank, in the order of rank numbers, ns."""
+    """Sums of times, ns, counts and bytes for each rank, in the order of rank numbers."""
 
     observed: Floats
     """Part of the interval that the rank's records cover."""
@@ -56,12 +56,12 @@ class RankTimes:
 
     @property
     def largest_bytes(self) -> float:
-        """Mean bytes of an operation of the rank for which they are largest: a collective waits for it."""
+        """Largest mean bytes of an operation among the ranks: a collective waits for the slowest rank."""
         return float(np.max(self.bytes / np.maximum(self.operations, 1), initial=0.0))
 
 
 def positions(processes: Sequence[int], column: Rows) -> Ints:
-    """Return the index of each process of a column in `processes`, which must contain it."""
+    """Return, for each process in `column`, its index in `processes`, which must contain it."""
     if not processes:
         return np.empty(0, np.int64)
     numbers = np.array(processes, np.int64)
@@ -70,7 +70,7 @@ def positions(processes: Sequence[int], column: Rows) -> Ints:
 
 
 class _Summaries:
-    """Sums of the summaries by rank; each summary counts as far as its record overlaps the interval."""
+    """Sums of summaries by rank, each weighted by the share of its record that overlaps the interval."""
 
     def __init__(self, summaries: Rows, processes: list[int], interval: tuple[int, int]) -> None:
         self._count = len(processes)
@@ -82,7 +82,7 @@ class _Summaries:
         self._weight = np.clip(inside.astype(np.float64) / span, 0.0, 1.0)
 
     def of(self, column: Sum) -> Floats:
-        """Return the sums of a column, by rank."""
+        """Return the weighted sums of a summary column, one element per rank."""
         values = np.maximum(self._rows[:, column], 0).astype(np.float64) * self._weight
         return np.bincount(self._owner, values, self._count)[: self._count].astype(np.float64)
 
@@ -90,10 +90,10 @@ class _Summaries:
 def rank_times(
     job: JobView, members: list[Rank], interval: tuple[int, int], summaries: Rows, of: RowTimes
 ) -> tuple[RankTimes, Floats]:
-    """Return the sums by rank, and each row's weight: the number of operations for which it stands.
+    """Return the sums by rank, and each row's weight: the number of operations that the row represents.
 
-    Operations that were published because they are slow stand only for themselves. A fair sample stands for
-    the rest.
+    Operations that were published because they are slow represent only themselves. A fair sample represents
+    all other operations.
     """
     processes = [member.process for member in members]
     count, sums = len(members), _Summaries(summaries, processes, interval)
@@ -140,9 +140,9 @@ def rank_times(
 
 
 def _apart(of: RowTimes, count: int) -> Floats:
-    """Return, by rank, how long at least one of its operations ran, as a share of the sum of their times.
+    """Return, by rank, the time in which any operation ran, as a share of the sum of the operations' times.
 
-    Sends and receives of a group run at the same time, and so do operations on several streams.
+    Sends and receives of a group run at the same time, as do operations on several streams.
     """
     column = of.rows[:, Op.BEGIN]
     begin = (column - column.min(initial=column[0] if len(column) else 0)).astype(np.float64)
@@ -162,7 +162,7 @@ def _known(values: Floats) -> Floats:
 
 
 def _observed(job: JobView, processes: list[int], interval: tuple[int, int]) -> Floats:
-    """Return, by rank, how much of the interval its records cover, ns."""
+    """Return, by rank, the part of the interval, ns, that its records cover."""
     begin_ns, end_ns = interval
     observed_ns = np.zeros(len(processes))
     for at, name in enumerate(processes):

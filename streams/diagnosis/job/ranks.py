@@ -1,4 +1,4 @@
-"""The ranks of a job in an interval: their processes, hosts and NICs, and those that are missing."""
+"""Finds the ranks of a job in an interval: their processes, hosts and NICs, and missing ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STOPPED_SHARE: Final = 0.5
 
 
 class Rank(NamedTuple):
-    """A process of the job. `number`: its rank in the job's largest communicator."""
+    """A process of the job. `number`: the process's rank in the job's largest communicator."""
 
     number: int
     process: int
@@ -58,13 +58,13 @@ class Rank(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Text that names the rank."""
+        """Text that names the rank and its host."""
         return f"rank {self.number} on {self.host}"
 
 
 @dataclass(slots=True)
 class Ranks:
-    """The ranks of a job, by process."""
+    """The ranks of a job, by hash of their process."""
 
     by_process: dict[int, Rank] = field(default_factory=dict)
     """Maps process to rank, in the order of the ranks' numbers."""
@@ -78,7 +78,7 @@ class Ranks:
         return iter(self.by_process.values())
 
     def of(self, communicator: int, rank: int) -> Rank | None:
-        """Return the process that has a rank in a communicator; None if unknown."""
+        """Return the process with a given rank in a communicator; None if unknown."""
         group = self.communicators.get(communicator)
         process = group.processes.get(rank) if group is not None else None
         return None if process is None else self.by_process.get(process)
@@ -100,7 +100,7 @@ class Ranks:
 
 
 def ranks_of(job: JobView, begin_ns: int, end_ns: int) -> Ranks:
-    """Return the ranks of a job. A process that another one has replaced is left out."""
+    """Return the ranks of a job in an interval. A process that another process has replaced is left out."""
     result = Ranks()
     claims = job.claims.of(job.joins, lambda: Claims.of(job.processes))
     owners, sizes = claims.owners, claims.sizes
@@ -139,7 +139,7 @@ def _communicators(claims: Claims, replaced: frozenset[tuple[str, str, str]]) ->
 def _losers(
     ranks: Ranks, communicator: str, rank: int, claims: list[Process], begin_ns: int
 ) -> set[tuple[str, str, str]]:
-    """Return processes that newer ones replaced as a rank; record a conflict if two living ones claim it."""
+    """Return processes that newer ones replaced as `rank`; record a conflict if two living ones claim it."""
     ordered = sorted(
         claims, key=lambda process: (not process.newest.ended, process.newest.end_ns, process.key)
     )
@@ -153,7 +153,7 @@ def _losers(
 def _number(
     ranks: Ranks, living: list[Process], main: str | None, interval: tuple[int, int], lag_ns: int
 ) -> None:
-    """Number the living processes and add them; those outside of the largest communicator come last."""
+    """Add and number the living processes; those outside of the largest communicator get the last numbers."""
     numbered: list[tuple[int, Process]] = []
     others: list[Process] = []
     for process in living:
@@ -200,7 +200,7 @@ def _rank(number: int, process: Process, interval: tuple[int, int], lag_ns: int)
 
 
 def _growth(process: Process, inside: list[Batch]) -> tuple[int, int, int]:
-    """Return by how much a process's counts of dropped and refused events and of ignored calls grew."""
+    """Return by how much the counts of dropped events, refused events and ignored calls of a process grew."""
     if not inside or not any(counts := _counts(inside[-1])):
         return 0, 0, 0
     first = inside[0]

@@ -1,8 +1,8 @@
-"""Reports of RAS services about a job, and the communicators that make no progress by them.
+"""Keeps reports of RAS services about a job, and finds communicators that make no progress in them.
 
-A service counts the operations that each rank launched, and knows neither their times nor their ends. So
-only the comparison of reports shows progress. A rank that is behind may itself wait in another
-communicator; the ranks at the root wait nowhere.
+A service counts the operations that each rank launched, and knows neither their times nor their ends. So only
+the comparison of reports shows progress. A rank that is behind may itself wait in another communicator; the
+ranks at the root wait nowhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Place = tuple[str, int, str]
 
 
 class Report(NamedTuple):
-    """A report of one service; sorted by its time."""
+    """A report of one RAS service; reports sort by time."""
 
     end_ns: int
     key: tuple[str, str, str, int]
@@ -34,13 +34,13 @@ class Report(NamedTuple):
 
     @property
     def launched(self) -> dict[str, int]:
-        """Operations that ranks launched, by communicator, as far as they are known."""
+        """Numbers of operations that ranks launched, by communicator; unknown numbers are left out."""
         return {one["communicator"]: one["launched"] for one in self.communicators if one["launched"] >= 0}
 
 
 @dataclass(slots=True)
 class RasWait:
-    """Communicators of a job that launch nothing, as of the newest report."""
+    """Communicators of a job in which no operation is launched, as of the newest report."""
 
     at_ns: int
     since_ns: int
@@ -64,12 +64,12 @@ class RasWait:
 
 @dataclass(slots=True)
 class RasHistory:
-    """The reports of a job's services, in the order of their times, whatever the order of arrival."""
+    """The reports of a job's RAS services by time, whatever the order of arrival."""
 
     reports: list[Report] = field(default_factory=list)
 
     def take(self, record: CollectiveBatch, append_ns: int) -> None:
-        """Add a record of a service; one that was added before changes nothing."""
+        """Add a RAS service's record; a record that was added before changes nothing."""
         key = (record["host"], record["boot"], record["process"], record["batch"])
         report = Report(
             record["end_ns"],
@@ -85,7 +85,7 @@ class RasHistory:
         del self.reports[:-MAX_REPORTS]
 
     def forget(self, oldest_ns: int) -> None:
-        """Drop the reports appended before a time, except those since which a job makes no progress."""
+        """Drop the reports appended before `oldest_ns`, except since which the job makes no progress."""
         while len(self.reports) > 1 and self.reports[0].append_ns < oldest_ns:
             if self.reports[0].launched == self.reports[-1].launched:
                 return
@@ -93,23 +93,23 @@ class RasHistory:
 
     @property
     def newest_ns(self) -> int | None:
-        """End of the newest report; None if there is none."""
+        """End of the newest report, ns; None if there is none."""
         return self.reports[-1].end_ns if self.reports else None
 
     @property
     def ranks(self) -> int:
-        """Number of ranks of the job's largest communicator by the newest report; 0 if there is none."""
+        """Number of ranks of the job's largest communicator in the newest report; 0 without a report."""
         rows = self.reports[-1].communicators if self.reports else ()
         return max((one["ranks"] for one in rows), default=0)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the newest record of every service is its last."""
+        """Whether the newest record of every RAS service is its last."""
         newest = {report.key[:3]: report.ended for report in self.reports}
         return bool(newest) and all(newest.values())
 
     def wait(self, end_ns: int) -> RasWait | None:
-        """Return the communicators without progress at a time; None if there is no report, or all go on."""
+        """Return the communicators without progress at `end_ns`; None if all progress or none is reported."""
         reports = [report for report in self.reports if report.end_ns <= end_ns and not report.ended]
         return _wait(reports) if reports else None
 
@@ -143,7 +143,7 @@ def _wait(reports: Sequence[Report]) -> RasWait | None:
 
 
 def _waiting(newest: Report, since: Mapping[str, int]) -> list[CommunicatorReport]:
-    """Return the communicators without progress: those with trouble, else all; none while the job goes on.
+    """Return the communicators without progress: those with trouble, else all; none while the job progresses.
 
     A communicator that the job has given up may be listed for long.
     """
@@ -158,7 +158,7 @@ _DEAD: Final = (RankCondition.DEAD, RankCondition.ABORTED, RankCondition.ERROR)
 
 
 def _unchanged_since(reports: Sequence[Report], communicator: str) -> int:
-    """Return the end of the first report since which a communicator's counts are the same."""
+    """Return the end, ns, of the first report since which a communicator's counts are unchanged."""
     newest = _counts(reports[-1], communicator)
     since_ns = reports[-1].end_ns
     for report in reversed(reports):
@@ -170,7 +170,7 @@ def _unchanged_since(reports: Sequence[Report], communicator: str) -> int:
 
 
 def _counts(report: Report, communicator: str) -> tuple[int, tuple[tuple[int, int], ...]] | None:
-    """Return what a report counts in a communicator: of the first rank, and of those behind it."""
+    """Return a report's counts of a communicator: launched by the first rank, and by each rank behind it."""
     row = next((one for one in report.communicators if one["communicator"] == communicator), None)
     if row is None:
         return None
@@ -183,7 +183,7 @@ def _counts(report: Report, communicator: str) -> tuple[int, tuple[tuple[int, in
 
 
 def _roots(states: Sequence[RankState]) -> tuple[list[RankState], bool]:
-    """Return the ranks that are behind and wait nowhere, and whether ranks wait in a circle instead."""
+    """Return the ranks that are behind and wait nowhere, and whether ranks instead wait in a circle."""
     behind = [state for state in states if state["behind"]]
     late = {_place(state) for state in behind}
     waiting = {
@@ -205,7 +205,7 @@ def _place(state: RankState) -> Place:
 
 
 def _unresponsive(reports: Sequence[Report], states: Sequence[RankState], since_ns: int) -> list[RankState]:
-    """Return the ranks that did not answer in each report since a time, of two at least."""
+    """Return the ranks that did not answer in any of at least two reports since `since_ns`."""
     recent = [set(_without_answer(report.states)) for report in reports if report.end_ns >= since_ns]
     always = set.intersection(*recent) if len(recent) > 1 else set[tuple[str, int]]()
     return [state for state in states if (state["communicator"], state["rank"]) in always]
@@ -218,7 +218,7 @@ def _without_answer(states: Sequence[RankState]) -> Iterator[tuple[str, int]]:
 
 
 def _usual_ns(reports: Sequence[Report], names: set[str], until_ns: int) -> float:
-    """Return the usual time between operations before a time, ns; 0 after too few reports."""
+    """Return the usual time between operations before `until_ns`, ns; 0 after too few reports."""
     before = [report for report in reports if report.end_ns <= until_ns]
     if len(before) < MIN_GROWTH_REPORTS:
         return 0.0

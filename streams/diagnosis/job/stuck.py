@@ -1,7 +1,7 @@
-"""Operations that do not end, and the ranks for which the others wait.
+"""Finds operations that do not end, and the ranks for which other ranks wait in them.
 
-A rank that did not begin an operation may itself wait in another one, or for a message. The search follows
-these waits until it finds ranks that wait for nobody, an operation that all ranks began, or a cycle.
+A rank that did not begin an operation may itself wait in another operation, or for a message. The search
+follows these waits until it finds ranks that wait for nobody, an operation that all ranks began, or a cycle.
 
 A message's wait counts only while its process does nothing else: programs post receives long before they
 wait.
@@ -49,7 +49,7 @@ class _Wait:
 
 
 def find_stuck(case: Case) -> Stuck | None:
-    """Return the operation at the root of all waits at the interval's end; None if none runs for long."""
+    """Return the operation at the root of all waits at the interval's end; None if all are short."""
     waits = [*_collectives(case), *_messages(case)]
     if not waits:
         return None
@@ -88,10 +88,11 @@ def _members(waits: Iterable[_Wait]) -> set[int]:
 
 
 def _ahead(case: Case, waits: Sequence[_Wait]) -> set[int]:
-    """Return the process of a cycle that is in a collective while others of it wait for its messages.
+    """Return the process of a cycle that is in a collective while others of the cycle await its messages.
 
-    It left out the messages, or these were lost on the way. Of several, the first in the collective is meant:
-    requests stay open until all of them are complete, so others look alike, but exchanged messages before.
+    It left out the messages, or they were lost. If there are several, the first in the collective is
+    returned: requests stay open until all are complete, so the others look alike, but exchanged messages
+    before.
     """
     rows = {process: row for wait in waits if wait.is_collective for process, row in wait.rows.items()}
     targets = {process for wait in waits if not wait.is_collective for process in wait.targets}
@@ -100,7 +101,7 @@ def _ahead(case: Case, waits: Sequence[_Wait]) -> set[int]:
 
 
 def _halted(case: Case, waits: list[_Wait]) -> set[int]:
-    """Return the processes of some waits that ended or are stopped, also in the middle of an operation."""
+    """Return the processes in `waits` that ended or are stopped, even in the middle of an operation."""
     processes = {process for wait in waits for process in (*wait.targets, *wait.rows)}
     ranks = (case.ranks.by_process.get(process) for process in processes)
     return {rank.process for rank in ranks if rank is not None and (rank.ended or rank.is_stopped)}
@@ -111,7 +112,7 @@ def _begin(case: Case, wait: _Wait) -> float:
 
 
 def _reach(first: _Wait, by_process: dict[int, list[_Wait]]) -> list[_Wait]:
-    """Return the waits on which a wait depends, itself first; collectives come before messages."""
+    """Return the waits on which `first` depends, itself first; collectives precede messages."""
     reached, visited = [first], {id(first)}
     for wait in reached:  # grows meanwhile
         for process in sorted(wait.targets):
@@ -144,9 +145,9 @@ def _collectives(case: Case) -> list[_Wait]:
 
 
 def _messages(case: Case) -> list[_Wait]:
-    """Return the waits of processes that do nothing but wait for messages, each with its peers.
+    """Return the waits of processes that only wait for messages, each with its peers.
 
-    A peer whose newest record is too old is left out: it may itself wait.
+    A peer whose newest record is too old is left out, because the peer may itself wait.
     """
     work, rows = case.work, case.work.rows
     is_message = IS_MESSAGE[rows[:, Op.FUNCTION]] & (rows[:, Op.PEER] >= 0)
@@ -170,7 +171,7 @@ def _messages(case: Case) -> list[_Wait]:
 
 
 def _idle_since(case: Case) -> dict[int, float]:
-    """Return the time of each process's last begin or end of an operation, ns after the interval's begin."""
+    """Return, by process, its last begin or end of an operation, ns after the interval's begin."""
     work, since = case.work, dict[int, float]()
     last = np.where(work.running, work.begin, work.end)
     for process, at in zip(work.rows[:, Op.PROCESS].tolist(), last.tolist(), strict=True):
@@ -179,14 +180,14 @@ def _idle_since(case: Case) -> dict[int, float]:
 
 
 def _is_quiet(case: Case, process: int, idle_since: dict[int, float]) -> bool:
-    """Return whether a process began and ended nothing lately, as far as its records say."""
+    """Return whether a process, by its records, began and ended nothing for `MIN_AGE_NS`."""
     rank = case.ranks.by_process.get(process)
     is_gone = rank is None or rank.ended
     return is_gone or case.work.length_ns - idle_since.get(process, 0.0) >= MIN_AGE_NS
 
 
 def _progress(case: Case) -> dict[Key, int]:
-    """Return the greatest number that each process began, by (communicator, process)."""
+    """Return, by (communicator, process), the greatest operation number that the process began."""
     rows = case.work.rows
     collectives, sums = rows[IS_COLLECTIVE[rows[:, Op.FUNCTION]]], case.columns.summaries
     sums = sums[IS_COLLECTIVE[sums[:, Sum.FUNCTION]]]
@@ -203,7 +204,7 @@ def _progress(case: Case) -> dict[Key, int]:
 
 
 def _missing(case: Case, key: Key, rows: dict[int, int], progress: dict[Key, int]) -> list[int]:
-    """Return the processes of a communicator that did not begin an operation."""
+    """Return the processes of a communicator that did not begin the operation `key`."""
     communicator = case.ranks.communicators.get(key[0])
     members = communicator.processes.values() if communicator is not None else ()
     begin_ns = case.begin_ns + int(case.work.begin[list(rows.values())].min())
@@ -217,9 +218,9 @@ def _missing(case: Case, key: Key, rows: dict[int, int], progress: dict[Key, int
 
 
 def _is_observed(case: Case, process: int, until_ns: int) -> bool:
-    """Return whether the records of a process reach to a time, so that its operations are known.
+    """Return whether a process's records reach `until_ns`, so that its operations until then are known.
 
-    The answer is also true for a process that has ended or been silent for long: its absence is the finding.
+    The answer is also True for a process that has ended or been silent for long: its absence is the finding.
     """
     rank = case.ranks.by_process.get(process)
     if rank is None or rank.ended:
@@ -257,7 +258,7 @@ def _ranks(case: Case, processes: Iterable[int]) -> list[Rank]:
 
 
 def _absent(case: Case, communicator: int) -> list[int]:
-    """Return the ranks of a communicator whose processes are not known."""
+    """Return the ranks of a communicator whose processes are unknown, sorted."""
     group = case.ranks.communicators.get(communicator)
     if group is None or group.ranks > 65_536:
         return []
@@ -265,7 +266,7 @@ def _absent(case: Case, communicator: int) -> list[int]:
 
 
 def _usual_ns(case: Case, wait: _Wait, rows: list[int]) -> float:
-    """Return the usual time of such a wait, ns; 0 if it is not known."""
+    """Return the usual time of waits of the same kind as `wait`, ns; 0 if unknown."""
     if not wait.is_collective:
         iteration_ns = case.expected_iteration_ns
         return 0.0 if iteration_ns is None else MESSAGE_TIMES * iteration_ns / case.rules.hang_times
@@ -274,10 +275,10 @@ def _usual_ns(case: Case, wait: _Wait, rows: list[int]) -> float:
 
 
 def _rate(case: Case, stuck: Stuck, age_ns: float) -> None:
-    """Decide whether an operation of an age stalls or hangs.
+    """Set whether the operation, which has run for `age_ns`, stalls or hangs.
 
-    A pause of the program has ranks outside of operations, so a hang needs evidence, or a time beyond all
-    pauses. If all ranks began the operation, no program pauses.
+    In a pause of the program, ranks are outside of operations. So a hang needs evidence, or an age beyond all
+    pauses. If all ranks began the operation, the program does not pause.
     """
     rules = case.rules
     unusual_ns = max(rules.hang_times * stuck.usual_ns, rules.hang_pauses * case.job.stalls.longest_ns)
@@ -290,7 +291,7 @@ def _rate(case: Case, stuck: Stuck, age_ns: float) -> None:
 def _is_proven(case: Case, stuck: Stuck) -> bool:
     """Return whether evidence excludes that the operation only waits for a pause of the program.
 
-    Evidence: all ranks are in the operation, collectives wait in a circle, or missing ranks are down.
+    Such evidence: all ranks are in the operation, collectives wait in a circle, or missing ranks are down.
     """
     if stuck.is_circle:
         return stuck.is_collective

@@ -1,8 +1,8 @@
-"""The recent records of one job, and its baseline.
+"""Keeps the recent records of one job, and its baseline.
 
 A view accepts the job's `CollectiveBatch` records in any order and any number of times. It keeps them for a
 bounded time and in bounded memory. Its content depends only on the records, never on their order, so a replay
-evaluates alike. One view belongs to one job, so two jobs with equal communicator hashes are never mixed
+evaluates them alike. One view belongs to one job, so two jobs with equal communicator hashes are never mixed
 up.
 """
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Columns(NamedTuple):
-    """The rows of an interval, by kind."""
+    """The rows of an interval, one array per kind of row."""
 
     operations: Rows
     transfers: Rows
@@ -59,7 +59,7 @@ class Interval(NamedTuple):
 
 @dataclass(slots=True)
 class LastVerdict:
-    """The verdict that holds now."""
+    """The verdict that a job has now."""
 
     verdict: Verdict
     subject: str
@@ -70,7 +70,7 @@ class Causes:
     """Remembers when the causes of a slow job began.
 
     Evidence may pause, for example when a queue is empty. A cause keeps its first begin across a pause,
-    unless the job was fast in it.
+    unless the job was fast during the pause.
     """
 
     def __init__(self, gap_ns: int = CAUSE_GAP_NS) -> None:
@@ -85,11 +85,11 @@ class Causes:
         self._known = {key: times for key, times in self._known.items() if times[1] >= at_ns - self._gap_ns}
 
     def clear(self) -> None:
-        """Forget all causes: the job was fast."""
+        """Forget all causes, because the job was fast."""
         self._known.clear()
 
     def began(self, verdict: Verdict, subject: str, since_ns: int) -> int:
-        """Return the time at which a cause began for which there is evidence since `since_ns`."""
+        """Return the time, ns, at which a cause began whose evidence exists since `since_ns`."""
         begin_ns, last_ns = self._known.get((verdict, subject), (since_ns, since_ns))
         return min(begin_ns, since_ns) if since_ns <= last_ns + self._gap_ns else since_ns
 
@@ -99,8 +99,7 @@ REMEMBERED_STALL_NS: Final = 2 * NS_PER_S
 
 
 class Stalls:
-    """Remembers how long operations of the job stalled and then continued, for example for one rank's
-    checkpoint."""
+    """Remembers for how long operations stalled before they continued, for example during a checkpoint."""
 
     def __init__(self) -> None:
         self.longest_ns = 0.0
@@ -114,8 +113,10 @@ class Stalls:
     def note(
         self, communicator: int, seq: int, age_ns: float, at_ns: int = 0, *, has_cause: bool = False
     ) -> None:
-        """Note the operation that has run longest at the end of an interval, `at_ns`. An age of 0 means that
-        none runs. A stall with a cause in the network is no habit of the program."""
+        """Note the longest-running operation at an interval's end and its age, ns; 0: none runs.
+
+        A stall with a cause in the network is no habit of the program.
+        """
         if (communicator, seq) != self._newest[:2]:
             if not self._has_cause:
                 self.longest_ns = max(self.longest_ns, self._newest[2])
@@ -127,13 +128,13 @@ class Stalls:
 
 
 class Latest(Generic[T]):
-    """Keeps the last result of a function until its inputs change."""
+    """Caches the last result of a function until its inputs change."""
 
     def __init__(self) -> None:
         self._last: tuple[Hashable, T] | None = None
 
     def of(self, inputs: Hashable, make: Callable[[], T]) -> T:
-        """Return the result of `make`; call it only if `inputs`, which determine it, have changed."""
+        """Return the result of `make`, which is called only if `inputs`, its arguments, have changed."""
         if self._last is None or self._last[0] != inputs:
             self._last = inputs, make()
         return self._last[1]
@@ -144,7 +145,7 @@ INTERVALS_KEPT: Final = 512
 
 
 class JobView:
-    """Records of one job. Call `take` for each record, and `forget` regularly."""
+    """Recent records of one job. Call `take` for each record, and `forget` regularly."""
 
     def __init__(self, job: str, keep_ns: int = KEEP_NS) -> None:
         self.job = job
@@ -183,20 +184,19 @@ class JobView:
 
     @property
     def shard(self) -> str:
-        """The alphabetically first shard that the job's records name; it evaluates the job."""
+        """The first shard, by name, of those that the job's records name; it evaluates the job."""
         return min(self._shards, default="")
 
     @property
     def nics(self) -> set[str]:
-        """NICs that carry the job's traffic, as far as its ranks report them."""
+        """NICs that carry the job's traffic, as reported by its ranks."""
         named = {nic for process in self.processes.values() for m in process.members for nic in m.nics}
         pairs = {nic for batch in self.batches() for nic in batch.nics}
         return named | pairs
 
     @property
     def newest_ns(self) -> int | None:
-        """The median, over processes, of the end of the newest record's interval; of a job without the
-        profiler, the end of the newest report; None if there are no records."""
+        """Median end of the processes' newest records, else end of the newest RAS report, ns; else None."""
         ends = sorted(process.newest.end_ns for process in self.processes.values())
         return ends[len(ends) // 2] if ends else self.ras.newest_ns
 
@@ -208,7 +208,7 @@ class JobView:
         return all(process.newest.ended for process in self.processes.values())
 
     def take(self, record: CollectiveBatch, append_ns: int) -> None:
-        """Add a record of the job; one that was added before changes nothing.
+        """Add a record of the job; a record that was added before changes nothing.
 
         Raises ValueError for a record of another job.
         """
@@ -254,7 +254,7 @@ class JobView:
             self._drop_oldest()
 
     def _drop_oldest(self) -> int:
-        """Drop the record that arrived first, and its process if no other record of it is left."""
+        """Drop the record that arrived first, and its process if empty; return the number of dropped rows."""
         _, name, number = self._order.popleft()
         process = self.processes[name]
         batch = process.remove(number)
@@ -265,15 +265,14 @@ class JobView:
         return batch.size
 
     def batches(self) -> Iterable[Batch]:
-        """Yield the kept records sorted by process and number, so that the order of arrival has no
-        influence."""
+        """Yield the kept records by process and number, so that the order of arrival has no influence."""
         for name in sorted(self.processes):
             yield from self.processes[name]
 
     def columns(self, begin_ns: int, end_ns: int) -> Columns:
-        """Return the operations that may touch an interval, and the other rows of records that overlap it.
+        """Return the operations that may overlap an interval, and the other rows of records that overlap it.
 
-        An operation of the interval may be in a later record, or in an earlier one in which it still ran.
+        An operation of the interval may be in a later record, or in an earlier record in which it still ran.
         """
         batches: list[Batch] = []
         operations: list[Rows] = []

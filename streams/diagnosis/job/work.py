@@ -1,4 +1,4 @@
-"""The work of a job in an interval: its operations combined across ranks, and each rank's time.
+"""Combines a job's operations of an interval across ranks, and holds each rank's time.
 
 Times are float64 ns after the interval's begin: exact for all intervals below 100 days.
 """
@@ -46,7 +46,7 @@ FULL_SHARE: Final = 0.5
 
 
 def mixed(*columns: Rows | Ints | int) -> Ints:
-    """Return one number for each row of several columns, such that equal rows have equal numbers."""
+    """Return one number for each row of several columns; equal rows have equal numbers."""
     total = np.zeros(1, np.uint64)
     with np.errstate(over="ignore"):
         for at, column in enumerate(columns):
@@ -57,7 +57,7 @@ def mixed(*columns: Rows | Ints | int) -> Ints:
 
 @dataclass(slots=True)
 class Work:
-    """Operations of an interval. Arrays have one element per row, unless named otherwise."""
+    """Operations of a job in an interval. Arrays have one element per row, unless named otherwise."""
 
     length_ns: float
     rank: Ints
@@ -98,7 +98,7 @@ class Work:
 
 
 def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns: int) -> Work:
-    """Return the work of a job in an interval. `columns`: the rows of that interval."""
+    """Return the work of a job in an interval. `columns`: the rows that overlap the interval."""
     operations, summaries = columns.operations, columns.summaries
     members = list(ranks)
     places = _places([m.process for m in members], operations[:, Op.PROCESS])
@@ -172,7 +172,7 @@ def work_of(job: JobView, ranks: Ranks, columns: Columns, begin_ns: int, end_ns:
 
 
 def _places(processes: list[int], column: Rows) -> Ints:
-    """Return the index in `processes` of each row's process, or -1. Fast if equal rows are adjacent."""
+    """Return each row's index of its process in `processes`, or -1. Fast if equal rows are adjacent."""
     if not len(column):
         return np.empty(0, np.int64)
     starts = np.append(0, np.flatnonzero(column[1:] != column[:-1]) + 1)
@@ -184,10 +184,10 @@ def _places(processes: list[int], column: Rows) -> Ints:
 def _selected(
     operations: Rows, places: Ints, summaries: Rows, begin_ns: int, end_ns: int
 ) -> tuple[Rows, Ints]:
-    """Return the operations that touch the interval, each once, and their ranks' positions.
+    """Return the operations that overlap the interval, each once, and the positions of their ranks.
 
     Operations that ended without a report are left out. `places`: position of each row's rank; rows with a
-    negative one are left out.
+    negative position are left out.
     """
     begin, end = operations[:, Op.BEGIN], operations[:, Op.END]
     never = end == NEVER_NS
@@ -207,12 +207,12 @@ def _selected(
 
 
 def _taken(rows: Rows, selected: Ints) -> Rows:
-    """Return the selected rows, with contiguous columns."""
+    """Return the selected rows as an array whose columns are contiguous."""
     return np.take(rows.T, selected, axis=1).T
 
 
 def _by_begin(begin: Rows, end: Rows) -> Ints:
-    """Return row numbers sorted by begin, then end, then row. Only equal begins are fully sorted."""
+    """Return row numbers sorted by begin, then end, then row. Fast if few begins are equal."""
     order = np.argsort(begin)
     ordered = begin[order]
     same = ordered[1:] == ordered[:-1]
@@ -224,7 +224,7 @@ def _by_begin(begin: Rows, end: Rows) -> Ints:
 
 
 def _is_first(keys: Ints) -> Bools:
-    """Return, for each row, whether it is the first one with its key. Fast if nearly all keys differ."""
+    """Return, for each row, whether it is the first row with its key. Fast if nearly all keys differ."""
     first = np.ones(len(keys), bool)
     ordered = np.sort(keys)
     duplicates = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
@@ -237,7 +237,7 @@ def _is_first(keys: Ints) -> Bools:
 
 
 def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
-    """Return whether each running operation must have ended, because a later one of its order has."""
+    """Return, by row, whether a running operation must have ended, because a later one of its order has."""
     never = rows[:, Op.END] == NEVER_NS
     has_ended = np.zeros(len(rows), bool)
     if not never.any():
@@ -263,7 +263,7 @@ def _ended_unseen(rows: Rows, operations: Rows, summaries: Rows) -> Bools:
 
 
 def _gaps(order: Ints, rank: Ints, begin: Floats, end: Floats, every: Bools) -> Floats:
-    """Return the time since the rank's previous operation, ns; NaN if unknown, or if that one still ran.
+    """Return, by row, the time since the rank's previous operation, ns; NaN if unknown or still running.
 
     `order`: row numbers sorted by rank, then by begin.
     """
@@ -283,7 +283,7 @@ def _inside(begin: Floats, end: Floats, length_ns: float) -> Floats:
 
 
 def _sizes(ranks: Ranks, communicators: Ints) -> Floats:
-    """Return the number of ranks of each communicator."""
+    """Return the number of ranks of each communicator, given by hash."""
     sizes = {
         name: max(communicator.ranks, len(communicator.processes), 1)
         for name, communicator in ranks.communicators.items()
@@ -297,7 +297,7 @@ def _sizes(ranks: Ranks, communicators: Ints) -> Floats:
 
 
 def _arrival_waits(rows: Rows, arrival: Floats, grouped: Ints, groups: Groups, full: Bools) -> Floats:
-    """Return, for each row, the time until the last rank arrived for which it must wait, ns; NaN: unknown."""
+    """Return, by row, the time until the last rank for which it must wait arrived, ns; NaN if unknown."""
     wait = np.full(len(rows), np.nan)
     if len(grouped):
         last = arrival[grouped][groups.last()][groups.group]
@@ -317,10 +317,9 @@ def _arrival_waits(rows: Rows, arrival: Floats, grouped: Ints, groups: Groups, f
 
 
 def _critical(network: Floats, rows: Rows, grouped: Ints, groups: Groups) -> Floats:
-    """Return, for each row, the greatest time of moving data among its operation's ranks, ns; NaN: unknown at
-    all ranks.
+    """Return, by row, the greatest time of moving data among its operation's ranks, ns; NaN if unknown.
 
-    A rank with an UNSYNCED clock counts: how long it waits for data does not depend on the clock's offset.
+    A rank with an UNSYNCED clock counts: its wait for data does not depend on the clock's offset.
     """
     collective, group, count = grouped, groups.group, len(groups.starts)
     collectives = np.flatnonzero(IS_COLLECTIVE[rows[:, Op.FUNCTION]])
@@ -336,7 +335,7 @@ def _critical(network: Floats, rows: Rows, grouped: Ints, groups: Groups) -> Flo
 
 
 def _pair_waits(rows: Rows, arrival: Floats) -> Floats:
-    """Return by how much the peer of each point-to-point operation arrived later, ns; NaN: unknown."""
+    """Return, for each point-to-point operation, by how much its peer arrived later, ns; NaN if unknown."""
     sends = rows[:, Op.FUNCTION] == _SEND
     sender = np.where(sends, rows[:, Op.RANK], rows[:, Op.PEER])
     receiver = np.where(sends, rows[:, Op.PEER], rows[:, Op.RANK])
@@ -347,7 +346,7 @@ def _pair_waits(rows: Rows, arrival: Floats) -> Floats:
 
 
 def _network(rows: Rows, moving: Floats, wait: Floats) -> Floats:
-    """Return the time of moving data: as measured, else the operation's time without waiting."""
+    """Return, by row, the time of moving data, ns: as measured, else the operation's time without waiting."""
     others = np.maximum(rows[:, Op.GPU_LATE], 0) + np.maximum(rows[:, Op.FLUSH], 0).astype(np.float64)
     left = np.maximum(moving - wait - others, 0.0)
     measured = rows[:, Op.NETWORK_LATE].astype(np.float64)
@@ -374,14 +373,14 @@ def _kinds(rows: Rows, ranks: Ranks) -> tuple[Ints, list[Kind]]:
 
 
 def _first_rows(group: Ints, count: int) -> Ints:
-    """Return the first row of each group; 0 for a group without rows."""
+    """Return the number of each group's first row; 0 for a group without rows."""
     first = np.zeros(count, np.int64)
     first[group[::-1]] = np.arange(len(group))[::-1]
     return first
 
 
 def _find_iterations(work: Work, ranks: Ranks) -> None:
-    """Set the iterations and the pace, found at the rank and communicator with the most rows."""
+    """Set the work's iterations and pace, found at the rank and communicator with the most rows."""
     rows = work.rows
     if not len(work.grouped):
         return
@@ -412,7 +411,7 @@ def _find_iterations(work: Work, ranks: Ranks) -> None:
 
 
 def _bus_bps(summaries: Rows) -> float | None:
-    """Return the mean bus bandwidth, bit/s, weighted by bytes; None if unknown."""
+    """Return the mean bus bandwidth of the summaries, bit/s, weighted by bytes; None if unknown."""
     valid = summaries[(summaries[:, Sum.BUS_BPS] >= 0) & (summaries[:, Sum.BYTES] > 0)]
     if not len(valid):
         return None

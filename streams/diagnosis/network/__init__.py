@@ -1,1 +1,1 @@
-"""The network under a job: its records, its traffic, and what its probes and flows show."""
+"""Describes the network under a job: its records, its traffic, and results of probes and flows."""

@@ -1,4 +1,4 @@
-"""Windows of probe delays and losses, by NIC, peer and path, in bounded memory."""
+"""Keeps windows of probe delays and losses by NIC, peer and path, in bounded memory."""
 
 from __future__ import annotations
 
@@ -44,14 +44,13 @@ class _Window(NamedTuple):
 
 @dataclass(slots=True)
 class _Nic:
-    """Windows of one prober, by window number and part."""
+    """Windows of one prober NIC, by window number and part."""
 
     windows: dict[tuple[int, int], _Window] = field(default_factory=dict)
 
 
 class DelayWindows:
-    """The windows of all probers. `nics` returns whether a NIC's windows are kept; None: those of all NICs
-    are."""
+    """The windows of all probers. `nics`: whether a NIC's windows are kept; None keeps all."""
 
     def __init__(self, nics: Callable[[str], bool] | None = None) -> None:
         self._wants = nics
@@ -60,7 +59,7 @@ class DelayWindows:
         """The interval of the last query, and each NIC's windows in that interval, in order."""
 
     def take(self, record: PathDelays) -> None:
-        """Add a window of a NIC."""
+        """Add a window of a prober NIC."""
         nic = record["nic"]
         if self._wants is not None and not self._wants(nic):
             return
@@ -103,7 +102,7 @@ class DelayWindows:
                 del self._nics[nic]
 
     def between(self, nic: str, peer: str, begin_ns: int, end_ns: int) -> list[PairDelay]:
-        """Return the delays from one NIC to another in windows that overlap an interval."""
+        """Return the probe delays from one NIC to another in windows that overlap an interval."""
         if self._inside[0] != (begin_ns, end_ns):
             self._inside = ((begin_ns, end_ns), {})
         windows = self._inside[1].get(nic)
@@ -112,11 +111,11 @@ class DelayWindows:
         return [delay for peers in windows for delay in peers.get(peer, ())]
 
     def lost(self, nics: Collection[str], begin_ns: int, end_ns: int) -> int:
-        """Return the number of lost requests of the given NICs, to any peer."""
+        """Return the number of requests lost by the given NICs, to any peer, in an interval."""
         return sum(window.lost for nic in nics for window in self._of(nic, begin_ns, end_ns))
 
     def newest_ns(self, nics: Collection[str]) -> int | None:
-        """Return the end of the newest window of the given NICs; None if there is none."""
+        """Return the end, ns, of the newest window of the given NICs; None if there is none."""
         windows_of_nics = [self._nics[nic].windows.values() for nic in nics if nic in self._nics]
         return max((window.end_ns for windows in windows_of_nics for window in windows), default=None)
 
@@ -131,7 +130,7 @@ class DelayWindows:
                         yield nic, peer, delay
 
     def _of(self, nic: str, begin_ns: int, end_ns: int) -> list[_Window]:
-        """Return the windows of a NIC that overlap an interval, in order."""
+        """Return the windows of a NIC that overlap an interval, sorted by number and part."""
         nic_windows = self._nics.get(nic)
         if nic_windows is None:
             return []
@@ -142,7 +141,7 @@ class DelayWindows:
 
 
 class Probes(NamedTuple):
-    """Delays of probes between the NICs of a pair, over all paths. ns."""
+    """Delays of probes between the NICs of a pair, over all paths, ns."""
 
     p50_ns: float | None
     min_ns: float | None
@@ -154,7 +153,7 @@ class Probes(NamedTuple):
 
 
 def probes_of(windows: Callable[[str, str], list[PairDelay]], pair: tuple[str, str]) -> Probes | None:
-    """Return the delays of probes between two NICs, by their windows; None without probes."""
+    """Return the delays of probes between two NICs over their windows; None without probes."""
     forward = windows(*pair)
     values = _by_path(forward, one_way=True)
     one_way = bool(values)

@@ -1,4 +1,4 @@
-"""The load that a job puts on the links between its leaves and their spines."""
+"""Counts the load that a job puts on the links between its leaves and their spines."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_PAIRS: Final = 1_024
 def link_loads(case: Case) -> list[LinkLoad]:
     """Return the load of each link between leaf and spine that the job's flows cross, the fullest first.
 
-    Links that lead up from one leaf are comparable, and so are those that lead down to it. They are the
-    second and the last but one of routes between NICs of different leaves. Flows without a job's name count
-    only if no flow has the job's name.
+    The uplinks of a leaf are comparable with each other, as are its downlinks. They are the second and the
+    last but one link of routes between NICs of different leaves. Flows without a job's name count only if no
+    flow has the job's name.
     """
     rates: dict[tuple[str, bool], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     pairs: dict[str, float] = defaultdict(float)
@@ -52,7 +52,7 @@ def link_loads(case: Case) -> list[LinkLoad]:
 
 
 def _available(case: Case) -> dict[tuple[str, bool], frozenset[str]]:
-    """Return the links that the known routes between the job's NICs cross, by place; none for many pairs."""
+    """Return, by place, the links that known routes between the job's NICs cross; none for many pairs."""
     pairs, routes = case.traffic.pairs, case.network.routes
     if len(pairs) > MAX_PAIRS:
         return {}
@@ -78,10 +78,10 @@ def max_pairs(case: Case) -> float | None:
 
 @lru_cache(maxsize=65_536)
 def _ends_of(links: Links) -> tuple[tuple[tuple[str, bool], str], ...]:
-    """Return (leaf, is down) and link for the first link up and the last one down of a route over spines.
+    """Return ((leaf, is down), link) of the uplink and of the downlink of a route over spines.
 
-    The result is empty for other routes, and if a link's name cannot be parsed: then other records still
-    explain.
+    The result is empty for other routes, and if a link's name cannot be parsed: explanations from other
+    records still work.
     """
     if len(links) < 4:
         return ()

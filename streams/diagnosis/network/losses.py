@@ -1,8 +1,8 @@
-"""Loss rates of links between switches, and of NICs, measured by the probes of a job's NICs.
+"""Measures losses of links between switches, and of NICs, with the probes of a job's NICs.
 
 The links service decides within seconds, so it ignores results from hosts short of CPU and from paths with
-queues. If it ignores all results, it names no link. Here such results count, over a longer time, and paths
-that do not cross a link serve as its control:
+queues. If it ignores all results, it names no link. This module counts such results too, over a longer time,
+and compares a link with paths that do not cross it:
 
 - A host that is late loses probes on all of its paths, so its losses are attributed to its NIC. They prove
   a fault only if the NIC's flows send packets again, too, and the job's other flows do not.
@@ -49,7 +49,7 @@ MIN_ELSEWHERE: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class LossyLink:
-    """A cable that loses packets. `links`: directed links of this cable that the same paths cross."""
+    """A cable that loses packets. `links`: the cable's directed links, which the same paths cross."""
 
     nic: str
     """The NIC that loses them, by its cable; empty between switches."""
@@ -68,7 +68,7 @@ class LossyLink:
 
 @dataclass(slots=True)
 class _Rows:
-    """Probes by route, with P routes, and by window, with W windows."""
+    """Counts of probes by route (P routes) and window (W windows)."""
 
     names: list[str]
     rows: Int32s
@@ -82,14 +82,14 @@ class _Rows:
     requests: Floats
 
     def by_route(self, values: Floats) -> Floats:
-        """Return the [P] sums of `values`, given by window."""
+        """Return the P sums, one per route, of `values`, which are given by window."""
         return np.bincount(self.route, values, len(self.rows)).astype(np.float64)
 
 
 def lossy_links(network: NetworkView, nics: set[str], end_ns: int) -> list[LossyLink]:
-    """Return the links between switches, and the given NICs, that lose probes of these NICs; the worst first.
+    """Return the links between switches, and given NICs, that lose probes of these NICs; the worst first.
 
-    If workers are behind, the period ends at the newest window instead of `end_ns`.
+    If workers are behind, the period ends at the newest window instead of at `end_ns`.
     """
     newest_ns = network.probed.newest_ns(nics)
     if newest_ns is None or newest_ns <= end_ns - PERIOD_NS:
@@ -177,7 +177,7 @@ def _rows_of(network: NetworkView, nics: set[str], begin_ns: int, end_ns: int) -
 
 
 def _elements(routes: Collection[tuple[str, str, Links, Links]], index: dict[str, int]) -> Int32s:
-    """Return the NICs and links of each route, by their numbers; `index` gets a number for each new one."""
+    """Return the numbers of the NICs and links of each route; `index` gets a number for each new name."""
     width = max(len(out) + len(back) for _, _, out, back in routes) + 2
     rows = np.full((len(routes), width), NOTHING, np.int32)
     for row, (nic, peer, out, back) in zip(rows, routes, strict=True):

@@ -1,5 +1,4 @@
-"""CE marks on the probes of a job's pairs: the marked class and path, and the links where the queue may
-be."""
+"""Reads CE marks on the probes of a job's pairs: the marked class and path, and links that may queue."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ MAX_PAIRS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Requests of one traffic class between two NICs, and how many of them arrived with a CE mark."""
+    """Counts of requests of one traffic class between two NICs, and of those that arrived with a CE mark."""
 
     dscp: int
     path: int
@@ -30,19 +29,19 @@ class Marks:
 
     @property
     def share(self) -> float:
-        """Share of that path's probes that arrived with a CE mark."""
+        """Share of the path's probes, 0 to 1, that arrived with a CE mark."""
         return self.marked / self.probes
 
     @property
     def text(self) -> str:
-        """Return the share of marked probes and their traffic class as text for people."""
+        """Return a sentence with the share of marked probes and their traffic class."""
         return f"{self.share:.0%} of {self.probes} probes with DSCP {self.dscp} arrive marked CE"
 
 
 def marks_of(case: Case, pair: NicPair) -> list[Marks]:
-    """Return the most marked path of each class of a pair's probes; the class with most marks comes first.
+    """Return the most marked path of each traffic class of a pair; the class with most marks comes first.
 
-    If probes use the source ports of the pair's flows, only these paths count.
+    If probes use the source ports of the pair's flows, only the paths of these ports count.
     """
     ports = {flow["source_port"] for flow in pair.flows}
     delays = case.network.delays(pair.nic, pair.peer, case.begin_ns, case.end_ns)
@@ -56,7 +55,7 @@ def marks_of(case: Case, pair: NicPair) -> list[Marks]:
 
 
 def usual_share(case: Case, pair: NicPair, dscp: int) -> float | None:
-    """Return the median share of a class's marked probes over the job's other pairs; None without probes."""
+    """Return the median marked share of a class's probes over the job's other pairs; None without probes."""
     shares = [
         marks.share
         for key in sorted(case.traffic.pairs)[:MAX_PAIRS]
@@ -68,7 +67,7 @@ def usual_share(case: Case, pair: NicPair, dscp: int) -> float | None:
 
 
 def links_of_marks(case: Case, pair: NicPair, marks: Marks) -> Links:
-    """Return the links, in order, that the marked path crosses and no unmarked path of the job does."""
+    """Return the links, in order, that the marked path crosses and no unmarked path of the job crosses."""
     route = case.network.routes.of_flow(pair.nic, pair.peer, marks.path, 0)
     unmarked: set[str] = set()
     for key in sorted(case.traffic.pairs)[:MAX_PAIRS]:
@@ -85,7 +84,7 @@ def _few(case: Case, probes: int) -> float:
 
 
 def _counts(delays: Iterable[PairDelay]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return, by class and path, the number of probes and of marked ones."""
+    """Return, by traffic class and path, the numbers of all probes and of marked probes."""
     totals: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for delay in delays:
         counts = totals[delay.dscp, delay.path]

@@ -1,4 +1,4 @@
-"""Flows of a job that left a link, because routing or a decision moved them to another route."""
+"""Finds flows of a job that left a link, because routing or a decision moved them to another route."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LinksLeft = dict[str, dict[str, int]]
 
 
 class MovedFlows:
-    """Compares the routes of a job's flows with those in the previous interval."""
+    """Compares the routes of a job's flows with their routes in the previous interval."""
 
     def __init__(self, keep_ns: int = KEEP_NS) -> None:
         self._keep_ns = keep_ns
@@ -34,7 +34,7 @@ class MovedFlows:
             self._restored[link] = at_ns, frozenset(nics)
 
     def links_left(self, flows: Mapping[str, Flow], routes: Mapping[str, Links]) -> LinksLeft:
-        """Return the links that open flows with these routes have left, including the newest change."""
+        """Return, by link, the flows that left it and when, ns, including flows that have just left."""
         flows_by_link: LinksLeft = {}
         for link, left in self._left.items():
             flows_by_link[link] = {

@@ -1,4 +1,4 @@
-"""Finds NIC pairs that move data slower than comparable pairs, and the end that they have in common."""
+"""Finds NIC pairs that move data slower than comparable pairs, and the NIC that such pairs share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUIET_US: Final = 10.0
 
 
 def find_outliers(case: Case) -> list[Outlier]:
-    """Return the pairs that are slower than comparable pairs, the slowest first."""
+    """Return the pairs that are slower than comparable pairs or their baseline, the slowest first."""
     outliers: list[Outlier] = []
     sources = ("queue pair", "transfer", *(["operation"] * case.has_clean_baseline(case.begin_ns)))
     for source in sources:
@@ -49,7 +49,7 @@ def _against_others(case: Case, pairs: list[NicPair]) -> list[Outlier]:
 
 
 def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
-    """Return each pair with its mean time, and the time that the median pair would need for the same sizes.
+    """Return each pair with its mean time, and the median pair's time for messages of the same sizes, ns.
 
     Ring neighbours exchange large chunks of a collective, other pairs only small messages.
     """
@@ -67,7 +67,7 @@ def _like_sizes(pairs: list[NicPair]) -> list[tuple[NicPair, float, float]]:
 
 
 def _median_by_size(pairs: list[NicPair]) -> dict[int, float]:
-    """Return the median time of the sizes that enough pairs have, ns."""
+    """Return, by message size, the median time of the pairs, ns; sizes of too few pairs are left out."""
     means: dict[int, list[float]] = {}
     for pair in pairs:
         for size, (count, total_ns) in pair.sizes.items():
@@ -77,7 +77,7 @@ def _median_by_size(pairs: list[NicPair]) -> dict[int, float]:
 
 
 def _against_before(case: Case) -> list[Outlier]:
-    """Return the pairs that are slower than their baseline while other pairs are not."""
+    """Return the pairs that are slower than their baseline while most other pairs are not."""
     slower: list[Outlier] = []
     with_baseline = 0
     for pair in case.traffic.measured:
@@ -92,10 +92,10 @@ def _against_before(case: Case) -> list[Outlier]:
 
 
 def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
-    """Return the NIC that the slow pairs have in common, its role, and the share of its pairs that are slow.
+    """Return the NIC that the slow pairs share, its role, and the share of its pairs that are slow.
 
-    The role is `both`, `sender` or `receiver`. It is empty if the pairs have no end in common, or if there is
-    only one pair.
+    The role is `both`, `sender` or `receiver`. It is empty if the pairs share no NIC, or if there is only one
+    pair.
     """
     if len(outliers) < 2:
         return "", "", 0.0
@@ -110,7 +110,7 @@ def common_end(case: Case, outliers: list[Outlier]) -> tuple[str, str, float]:
 
 
 def _role(measured: list[NicPair], slow: set[tuple[str, str]], nic: str) -> str:
-    """Return the role in which nearly all of a NIC's pairs are slow; empty if there is none."""
+    """Return the role (`both`, `sender`, `receiver`) in which nearly all pairs of a NIC are slow, or ""."""
     counts = {role: sum(key[at] == nic for key in slow) for at, role in enumerate(ROLES)}
     totals = {role: sum(pair.key[at] == nic for pair in measured) for at, role in enumerate(ROLES)}
     shares = {role: count / max(1, totals[role]) for role, count in counts.items()}
@@ -121,7 +121,7 @@ def _role(measured: list[NicPair], slow: set[tuple[str, str]], nic: str) -> str:
 
 
 def network_is_normal(case: Case, pairs: list[NicPair]) -> bool | None:
-    """Return whether probes between the pairs see neither queue nor loss; None if there are no probes."""
+    """Return whether probes between the pairs meet neither queue nor loss; None without probes."""
     probes = [pair_probes for pair in pairs if (pair_probes := case.probes(pair)) is not None]
     timed = [probe for probe in probes if probe.p50_ns is not None and probe.min_ns is not None]
     if not timed:

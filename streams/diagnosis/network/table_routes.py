@@ -1,4 +1,4 @@
-"""Routes of a job's flows: routes of flows as recorded, those of probes from the worker's global table."""
+"""Holds routes of a job's flows: recorded routes of flows, and routes of probes from a global table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAIRS_KEPT: Final = 16_384
 
 
 class TableRoutes:
-    """Routes of a worker that keeps `fabric.paths` as a global table."""
+    """Routes in a worker that keeps `fabric.paths` as a global table."""
 
     def __init__(self, recorded: RecordedRoutes, probes: RouteTable) -> None:
         self._recorded, self._probes = recorded, probes
@@ -21,11 +21,11 @@ class TableRoutes:
         self._of_pair = lru_cache(maxsize=PAIRS_KEPT)(self._routes_of)
 
     def of_flow(self, nic: str, peer: str, path: int, peer_port: int) -> Links:
-        """Return the links of a flow, in order; empty if they are not known."""
+        """Return the links of a flow, in order; empty if unknown."""
         return self._recorded.of_flow(nic, peer, path, peer_port) or self._probes.forward(nic, peer, path)
 
     def of_pair(self, nic: str, peer: str) -> frozenset[Links]:
-        """Return the known routes from one NIC to another. They are kept until a route changes."""
+        """Return the known routes from one NIC to another, cached until a route changes."""
         versions = self._recorded.version, self._probes.version
         if versions != self._versions:
             self._versions = versions
@@ -38,6 +38,5 @@ class TableRoutes:
         return self._recorded.of_pair(nic, peer) | complete
 
     def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
-        """Return the links of a probe's requests and those of its answers; each is empty if not all are
-        known."""
+        """Return the links of a probe's requests and of its answers; each is empty if not all are known."""
         return self._probes.forward(nic, peer, path), self._probes.reverse(nic, peer, path)

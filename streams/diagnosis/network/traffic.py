@@ -1,7 +1,7 @@
-"""The traffic of a job between its NICs: in-band delays, flows, their links and the delays of probes.
+"""Measures the traffic of a job between its NICs: in-band delays, flows, their links, delays of probes.
 
-In-band delays come from queue pairs if these are known, else from transfers, else from point-to-point
-operations. Only pairs of different hosts count: others do not use the network.
+In-band delays come from queue pairs if known, else from transfers, else from point-to-point operations. Only
+pairs on different hosts count: pairs on one host do not use the network.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SEND: Final = FUNCTIONS.index(CollectiveFunction.SEND)
 
 @dataclass(slots=True)
 class NicPair:
-    """Traffic from one NIC to another."""
+    """Traffic from one NIC to another, with its delays and flows."""
 
     nic: str
     peer: str
@@ -62,7 +62,7 @@ class NicPair:
 
     @property
     def rate_bps(self) -> float:
-        """Total reported rate of the pair's flows."""
+        """Total reported rate of the pair's flows, bit/s."""
         return sum(flow["rate_bps"] for flow in self.flows)
 
     @property
@@ -72,12 +72,12 @@ class NicPair:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Both NICs, as in `Traffic.pairs`."""
+        """Names of both NICs, the key of the pair in `Traffic.pairs`."""
         return self.nic, self.peer
 
     @property
     def name(self) -> str:
-        """Text that names the pair."""
+        """Text that names the pair's NICs."""
         return f"{self.nic} to {self.peer}"
 
     def note(self, baselines: Baselines) -> None:
@@ -86,10 +86,9 @@ class NicPair:
             baselines.note(("pair", self.nic, self.peer, self.source, size), total_ns / count)
 
     def baseline_ns(self, baselines: Baselines) -> float | None:
-        """Return the mean time that the pair would have if each size took its baseline time; None if no size
-        has one.
+        """Return the mean time, ns, of the pair's messages if each size took its baseline time.
 
-        A program sends messages of many sizes, and their proportions vary.
+        None if no size has a baseline. A program sends messages of many sizes, in varying proportions.
         """
         counted = expected = measured = 0.0
         for size, (count, total_ns) in self._frequent():
@@ -109,7 +108,7 @@ class NicPair:
 
 
 def keys_of(pairs: Iterable[NicPair]) -> set[tuple[str, str]]:
-    """Return the keys of pairs."""
+    """Return the keys of pairs: their NICs."""
     return {pair.key for pair in pairs}
 
 
@@ -123,7 +122,7 @@ LinkTable = dict[str, dict[tuple[str, str], NicPair]]
 
 @dataclass
 class Traffic:
-    """All pairs of a job. `links`: link to the pairs with a flow that certainly crosses it."""
+    """All pairs of a job. `links`: by link, the pairs with a flow that certainly crosses the link."""
 
     pairs: dict[tuple[str, str], NicPair]
     nics: set[str]
@@ -144,7 +143,7 @@ class Traffic:
         return list(dict.fromkeys(link for flow in flows for link in self.routes.get(flow["flow_id"], ())))
 
     def crossing(self, links: Iterable[str]) -> tuple[list[NicPair], bool]:
-        """Return the pairs that cross any of the links, and whether that is certain."""
+        """Return the pairs that cross any of the links, and whether they certainly do."""
         names = list(links)
         for table, certain in ((self.links, True), (self.possible, False)):
             pairs = {key: pair for link in names for key, pair in table.get(link, {}).items()}
@@ -183,12 +182,12 @@ def _pair(traffic: Traffic, nic: str, peer: str) -> NicPair:
 
 
 def _size_of(amount: Rows) -> Ints:
-    """Return the rounded binary logarithm of numbers of bytes."""
+    """Return each number of bytes as its rounded binary logarithm."""
     return np.rint(np.log2(np.maximum(amount, 1).astype(np.float64))).astype(np.int64)
 
 
 def _add_queue_pairs(traffic: Traffic, ranks: Ranks, rows: Rows) -> None:
-    """Add the in-band delays of queue pairs; the peer is that of the flow, else the rank's NIC."""
+    """Add the in-band delays of queue pairs. The peer is taken from the flow, else from the peer rank."""
     rows = rows[rows[:, Pair.COUNT] > 0]
     if not len(rows):
         return
@@ -220,7 +219,7 @@ def _peer_of(flow: Flow | None, rank: Rank | None, nic: str | None) -> str:
 
 
 def _nic_for(rank: Rank | None, nic: str | None) -> str:
-    """Return the rank's NIC with the same device as `nic`, else its first one; empty if either is unknown."""
+    """Return the rank's NIC with the device name of `nic`, else its first NIC; empty if unknown."""
     if rank is None or nic is None or not rank.nics:
         return ""
     device = nic.partition("/")[2]
@@ -228,7 +227,7 @@ def _nic_for(rank: Rank | None, nic: str | None) -> str:
 
 
 def _add_mean(pair: NicPair, source: str, count: float, total_ns: float, amount: float) -> None:
-    """Add chunks of one size to a pair, unless the pair has data from a better source."""
+    """Add a count of chunks of one size and their total time, unless the pair has data of a better source."""
     if pair.source not in ("", source):
         return
     size = round(math.log2(max(amount / max(count, 1.0), 1.0)))
@@ -242,7 +241,7 @@ def _add_mean(pair: NicPair, source: str, count: float, total_ns: float, amount:
 
 
 def _add_transfers(traffic: Traffic, ranks: Ranks, work: Work, rows: Rows) -> None:
-    """Add the transfers: delays from the sender, waits for GPUs from both ends."""
+    """Add the transfers to their pairs: delays as the sender sees them, and GPU waits of both ends."""
     if not len(rows):
         return
     alone = _without_late_ranks(work, rows)
@@ -280,9 +279,9 @@ def _add_transfers(traffic: Traffic, ranks: Ranks, work: Work, rows: Rows) -> No
 
 
 def _without_late_ranks(work: Work, rows: Rows) -> Floats:
-    """Return the part of each transfer's operation in which all ranks had arrived, as a share; 1 if unknown.
+    """Return, by transfer, the share of its operation in which all ranks had arrived; 1 if unknown.
 
-    Before that, a sender waits for a receiver that has not arrived, as if the network were slow.
+    Before the last arrival, a sender waits for a receiver that has not arrived, as if the network were slow.
     """
     shares = np.ones(len(rows))
     if not len(work.rows):
@@ -304,8 +303,7 @@ def _without_late_ranks(work: Work, rows: Rows) -> Floats:
 def _pair_between(
     traffic: Traffic, ranks: Ranks, process: int, communicator: int, number: int, sends: int = 1
 ) -> NicPair | None:
-    """Return the pair of NICs between which a process exchanges data with a rank, from sender to receiver;
-    None without network."""
+    """Return the NIC pair, sender first, over which a process and a rank exchange data; None without one."""
     own, peer = ranks.by_process.get(process), ranks.of(communicator, number)
     if own is None or peer is None or own.host == peer.host or not own.nics or not peer.nics:
         return None
@@ -316,7 +314,7 @@ def _pair_between(
 
 
 def _add_sends(traffic: Traffic, ranks: Ranks, work: Work) -> None:
-    """Add point-to-point operations for pairs without other delays."""
+    """Add the delays of point-to-point operations to pairs without other delays."""
     sends = np.flatnonzero((work.rows[:, Op.FUNCTION] == _SEND) & ~work.running & ~np.isnan(work.network))
     if not len(sends):
         return
@@ -333,14 +331,14 @@ def _add_sends(traffic: Traffic, ranks: Ranks, work: Work) -> None:
 
 
 def _bound(traffic: Traffic) -> None:
-    """Drop all but the slowest pairs."""
+    """Drop all pairs but the `MAX_PAIRS` slowest."""
     if len(traffic.pairs) > MAX_PAIRS:
         slowest = sorted(traffic.pairs.items(), key=lambda item: (-(item[1].data_ns or 0.0), item[0]))
         traffic.pairs = dict(slowest[:MAX_PAIRS])
 
 
 def _add_links(traffic: Traffic, network: NetworkView) -> None:
-    """Add the links that the flows cross, and may cross."""
+    """Add the links that the pairs' flows certainly cross, and those that they may cross."""
     for pair in traffic.pairs.values():
         unknown = not pair.flows
         for flow in pair.flows:

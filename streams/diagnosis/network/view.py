@@ -1,4 +1,4 @@
-"""Records about the network around an interval, by link, NIC pair, flow and host, in bounded memory.
+"""Keeps records about the network by link, NIC pair, flow and host, in bounded memory.
 
 The view accepts records in any order. It answers questions about an interval: links with a fault, queues on a
 link, delays of a pair, flows between two NICs, limits of a flow, failed checks of a host.
@@ -53,18 +53,16 @@ RESENT_KEPT_NS: Final = 15 * NS_PER_S
 
 
 class Routes(Protocol):
-    """Routes of flows and probes. The solve worker passes its global tables, other callers
-    `RecordedRoutes`."""
+    """Routes of flows and probes: a worker passes its global tables, other callers `RecordedRoutes`."""
 
     def of_flow(self, nic: str, peer: str, path: int, peer_port: int) -> Links:
-        """Return the links of a flow, in order; empty if they are not known."""
+        """Return the links of a flow, in order; empty if unknown."""
 
     def of_pair(self, nic: str, peer: str) -> frozenset[Links]:
         """Return the known routes from one NIC to another."""
 
     def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
-        """Return the links of a probe's requests and those of its answers; each is empty if not all are
-        known."""
+        """Return the links of a probe's requests and of its answers; each is empty if not all are known."""
 
 
 class RecordedRoutes:
@@ -106,8 +104,7 @@ class RecordedRoutes:
         return self._known.setdefault(route, route)
 
     def of_flow(self, nic: str, peer: str, path: int, peer_port: int) -> Links:
-        """Return the links of a flow: its own traced route, else that of a probe with the same source
-        port."""
+        """Return the links of a flow as traced, else the links of a probe with the same source port."""
         traced = self._flows.get((nic, peer), {}).get((path, peer_port))
         return traced or self._paths.get((nic, peer), {}).get(path, ())
 
@@ -117,14 +114,13 @@ class RecordedRoutes:
         return frozenset({*self._flows.get(pair, {}).values(), *self._paths.get(pair, {}).values()})
 
     def of_probe(self, nic: str, peer: str, path: int) -> tuple[Links, Links]:
-        """Return the links of a probe's requests and those of its answers; each is empty if not all are
-        known."""
+        """Return the links of a probe's requests and of its answers; each is empty if not all are known."""
         requests, answers = self._paths.get((nic, peer), {}), self._answers.get((peer, nic), {})
         return requests.get(path, ()), answers.get(path, ())
 
 
 class Episode(NamedTuple):
-    """A health state of a subject, and the time for which it lasted."""
+    """A health state of a link, NIC or host, and the time for which it lasted."""
 
     record: LinkHealth
     begin_ns: int
@@ -143,14 +139,14 @@ class Pace(NamedTuple):
 
 
 class Resent:
-    """Counts the packets that flows sent again, by pair of NICs; each counts 1/e after `RESENT_KEPT_NS`."""
+    """Packets that flows sent again, by NIC pair; the count decays to 1/e in `RESENT_KEPT_NS`."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], tuple[int, float]] = {}
         """Maps pair to the time of its newest packet, and the count then."""
 
     def take(self, flow: Flow, at_ns: int) -> None:
-        """Add a flow's report."""
+        """Add the packets that a flow's report counts as sent again."""
         if flow["retransmits"] and flow["peer"]:
             pair = flow["nic"], flow["peer"]
             newest_ns = max(at_ns, self._counts.get(pair, (at_ns, 0.0))[0])
@@ -158,20 +154,19 @@ class Resent:
             self._counts[pair] = newest_ns, self.of(pair, newest_ns) + count
 
     def of(self, pair: tuple[str, str], at_ns: int) -> float:
-        """Return the count of a pair at a time."""
+        """Return the decayed count of packets that a pair sent again, as of `at_ns`."""
         resent_ns, count = self._counts.get(pair, (at_ns, 0.0))
         return count * math.exp(min(0.0, (resent_ns - at_ns) / RESENT_KEPT_NS))
 
     def forget(self, oldest_ns: int) -> None:
-        """Drop the pairs that have sent nothing again since a time."""
+        """Drop the pairs that have sent no packet again since `oldest_ns`."""
         self._counts = {pair: count for pair, count in self._counts.items() if count[0] >= oldest_ns}
 
 
 class NetworkView:
     """Records about the network. Call a `take_` method for each record, and `forget` regularly.
 
-    `nics` is called with a NIC's name and returns whether its delays are kept; None: those of all NICs
-    are.
+    `nics` takes a NIC's name and returns whether its delays are kept; None keeps the delays of all NICs.
     """
 
     def __init__(
@@ -201,11 +196,11 @@ class NetworkView:
     # ------------------------------------------------------------------------------------------ records
 
     def take_nic(self, record: Nic) -> None:
-        """Add a NIC of the inventory."""
+        """Add a NIC's inventory record."""
         self.inventory[record["nic"]] = record
 
     def take_health(self, record: LinkHealth) -> None:
-        """Add a state of a link, NIC or host."""
+        """Add a record of a health state of a link, NIC or host."""
         states = self._health.setdefault(record["subject"], {})
         states[record["seq"]] = record
         while len(states) > EPISODES_KEPT:
@@ -227,7 +222,7 @@ class NetworkView:
             self._forget_window(next(iter(self._windows)))
 
     def take_delays(self, record: PathDelays) -> None:
-        """Add a window of a NIC's delays."""
+        """Add a window of probe delays of a NIC."""
         self.probed.take(record)
 
     def take_flows(self, record: FlowReports) -> None:
@@ -279,7 +274,7 @@ class NetworkView:
             _keep(self._audit, key, record)
 
     def take_clocks(self, record: ClockOffsets) -> None:
-        """Add the states of clocks."""
+        """Add the states of clocks; only the newest window of each clock counts."""
         for clock in record["clocks"]:
             previous = self._clocks.get(clock["clock"])
             if previous is None or record["window"] >= previous[0]:
@@ -309,7 +304,7 @@ class NetworkView:
         _drop(self._alerts, lambda alert: alert["cleared_ns"] is not None and alert["cleared_ns"] < oldest_ns)
 
     def _forget_health(self, oldest_ns: int) -> None:
-        """Keep each subject's states that touch the kept time, and its newest state if that is not UP."""
+        """Drop health states that ended before `oldest_ns`, except a subject's newest state if not UP."""
         for subject, states in list(self._health.items()):
             ordered = sorted(states)
             for seq, following in itertools.pairwise(ordered):
@@ -335,7 +330,7 @@ class NetworkView:
     # ---------------------------------------------------------------------------------------- questions
 
     def episodes(self, subjects: Iterable[str], begin_ns: int, end_ns: int) -> list[Episode]:
-        """Return the states other than UP of cables, NICs and hosts that touch an interval.
+        """Return the states other than UP of cables, NICs and hosts that overlap an interval.
 
         `subjects`: directed links, cables, NICs and hosts.
         """
@@ -355,7 +350,7 @@ class NetworkView:
                 yield Episode(record, record["since_ns"], end_ns)
 
     def leading_to(self, subject: str, at_ns: int, gap_ns: int) -> list[Episode]:
-        """Return the episodes of a subject that precede a time, with pauses of at most `gap_ns` between them.
+        """Return a subject's episodes before `at_ns`, as long as pauses between them are at most `gap_ns`.
 
         The newest comes first.
         """
@@ -389,7 +384,7 @@ class NetworkView:
         return self.probed.between(nic, peer, begin_ns, end_ns)
 
     def flows(self, nics: Collection[str], job: str) -> list[Flow]:
-        """Return the open flows of a job, and those between the given NICs that have no job's name."""
+        """Return the open flows of a job, and flows without a job's name between the given NICs."""
         return [
             flow
             for host in sorted({host_of(nic) for nic in nics} & self._flows.keys())
@@ -398,13 +393,13 @@ class NetworkView:
         ]
 
     def links_of(self, flow: Flow) -> Links:
-        """Return the links of a flow: as traced with its own ports, else from other known routes."""
+        """Return the links of a flow as traced with its own ports, else those of its known route."""
         if flow["links"]:
             return tuple(flow["links"])
         return self.routes.of_flow(flow["nic"], flow["peer"], flow["source_port"], flow["peer_port"])
 
     def flows_across(self, links: Collection[str]) -> dict[str, list[Flow]]:
-        """Return the open flows of all jobs that cross each of some links, sorted by id."""
+        """Return, by link, the open flows of all jobs that cross the link, sorted by host and id."""
         across: dict[str, list[Flow]] = {link: [] for link in links}
         for host in sorted(self._flows):
             for _, (_, flow) in sorted(self._flows[host].items()):
@@ -441,7 +436,7 @@ class NetworkView:
         return sorted(decisions, key=lambda decision: (decision["at_ns"], decision["decision_id"]))
 
     def host_of_address(self, address: str) -> str | None:
-        """Return the host that has an address, as far as the inventory knows it."""
+        """Return the host that has an address, by the inventory; None if unknown."""
         if not address:
             return None
         return next(
@@ -466,13 +461,13 @@ class NetworkView:
         ]
 
     def clock_of(self, nic: str) -> ClockSync | None:
-        """Return the state of a NIC's clock; None if unknown."""
+        """Return the synchronization state of a NIC's clock; None if unknown."""
         nic_record = self.inventory.get(nic)
         state = self._clocks.get(nic_record["clock"]) if nic_record is not None else None
         return None if state is None else state[1]
 
     def link_rate_bps(self, link: str) -> float:
-        """Return the rate of a link, bit/s; 0 if it is not known."""
+        """Return the rate of a link, bit/s; 0 if unknown."""
         return float(self._rates.get(link, 0))
 
 
@@ -497,7 +492,7 @@ def _keep(records: OrderedDict[T, R], key: T, record: R) -> None:
 
 
 def _drop_unlisted(flows: dict[str, tuple[int, Flow]], names: set[str], at_ns: int) -> None:
-    """Drop the flows that a full report of some time does not contain."""
+    """Drop the flows that a full report at `at_ns` does not contain."""
     for name in [name for name, (seen_ns, _) in flows.items() if name not in names and seen_ns <= at_ns]:
         del flows[name]
 

@@ -1,1 +1,1 @@
-"""Explanations of a job's speed, one file for each family of verdicts."""
+"""Explains a job's speed, with one file for each family of verdicts."""

@@ -1,4 +1,4 @@
-"""Verdicts about settings: RAIL_MISMATCH, DELAY_MISMATCH, OWN_PACING."""
+"""Explains lost time by settings: RAIL_MISMATCH, DELAY_MISMATCH, OWN_PACING."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def _between_rails(
 
 
 def _times_slower(some: list[NicPair], others: list[NicPair]) -> float:
-    """Return the ratio of the median in-band delays of some pairs and of others; 1 if unknown.
+    """Return the ratio of the median in-band delays of `some` and of `others`; 1 if unknown.
 
-    Only pairs that were measured in the same way are compared.
+    Only pairs whose delays come from the same source are compared.
     """
     for source in ("queue pair", "transfer", "operation"):
         first = [p.data_ns for p in some if p.source == source and p.data_ns]
@@ -90,7 +90,7 @@ def _times_slower(some: list[NicPair], others: list[NicPair]) -> float:
 
 
 def delay_mismatch(case: Case) -> Iterator[Candidate]:
-    """Explain in-band delays far above those of probes that see no queue: the data's settings are wrong."""
+    """Explain in-band delays far above the delays of probes without queues by wrong settings of the data."""
     pairs = [p for p in case.traffic.measured if p.source in ("queue pair", "transfer")]
     excess = {p.key: pair_excess for p in pairs if (pair_excess := _excess(case, p)) is not None}
     wrong = [p for p in pairs if p.key in excess and _is_wrong(case, excess[p.key])]
@@ -148,7 +148,7 @@ class _Settings(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the likeliest of them as text."""
+        """Text of the likeliest wrong setting."""
         texts = ["RoCE v1 in use"] if self.is_roce_v1 else []
         texts += [evidence["text"] for evidence in self.classes]
         texts += [failure["text"] for failure in self.failures]
@@ -164,9 +164,9 @@ def _settings_of(case: Case, nics: list[str]) -> _Settings:
 
 
 def _odd_class(case: Case, name: str) -> DiagnosisEvidence | None:
-    """Return the DSCP of a NIC's RDMA data, by its host's audit, if most NICs of the job have another one.
+    """Return the DSCP of a NIC's RDMA data as evidence if most NICs of the job have another DSCP.
 
-    None if the DSCP is the same, or unknown.
+    None if the DSCP is the same, or unknown. The host's audit reports it.
     """
     own = _data_dscp(case, name)
     others = Counter(
@@ -182,7 +182,7 @@ def _odd_class(case: Case, name: str) -> DiagnosisEvidence | None:
 
 
 def _unprobed_class(case: Case, name: str) -> DiagnosisEvidence | None:
-    """Return the DSCP of a NIC's RDMA data if its probes have other DSCPs and measure another queue."""
+    """Return the DSCP of a NIC's RDMA data as evidence if its probes have other DSCPs and other queues."""
     own = _data_dscp(case, name)
     probed = sorted(
         {
@@ -200,7 +200,7 @@ def _unprobed_class(case: Case, name: str) -> DiagnosisEvidence | None:
 
 
 def _data_dscp(case: Case, name: str) -> int | None:
-    """Return the DSCP of a NIC's RDMA data: of its own port, else of all ports of its host if they agree."""
+    """Return the DSCP of a NIC's RDMA data, set at its port or alike at all ports of its host; else None."""
     dscp_by_port = {
         fact["subject"]: fact["number"]
         for result in case.network.audit_results(host_of(name))
@@ -213,10 +213,10 @@ def _data_dscp(case: Case, name: str) -> int | None:
 
 
 def _excess(case: Case, pair: NicPair) -> tuple[float, float] | None:
-    """Return the in-band delay without serialisation, and the delay of probes, ns; None if unknown or there
-    is a queue.
+    """Return a pair's in-band delay without serialisation, and its probes' delay, ns.
 
-    Of a queue pair, the smallest delay counts: later chunks wait for earlier ones.
+    None if unknown or if there is a queue. Of a queue pair, the smallest delay counts: later chunks wait for
+    earlier chunks.
     """
     probes = case.probes(pair)
     if probes is None or probes.p50_ns is None or probes.min_ns is None or pair.data_ns is None:
@@ -287,7 +287,7 @@ def own_pacing(case: Case) -> Iterator[Candidate]:
 
 
 def _limited_flows(case: Case) -> list[tuple[float, Flow, Pace | None]]:
-    """Return the job's flows at their rate limits, with the limit and the decision that this system made."""
+    """Return the job's flows that send at their limits, with limit, bit/s, and this system's pacing."""
     paces = case.network.paces(case.begin_ns, case.end_ns)
     limited: list[tuple[float, Flow, Pace | None]] = []
     for name, flow in sorted(case.traffic.flows.items()):
@@ -319,7 +319,7 @@ def _is_at_limit(case: Case, flow: Flow, limit: float) -> bool:
 
 
 def _line_bps(case: Case, flow: Flow) -> float:
-    """Return the rate that a flow could have, bit/s: its NIC's, else the greatest of the job's flows."""
+    """Return the highest possible rate of a flow, bit/s: its NIC's, else the greatest of the job's flows."""
     nic = case.network.inventory.get(flow["nic"])
     if nic is not None and nic["speed_bps"]:
         return float(nic["speed_bps"])

@@ -1,4 +1,4 @@
-"""Verdicts about flows: SLOW_FLOW, CONTENTION, FEW_QUEUE_PAIRS."""
+"""Explains lost time by flows: SLOW_FLOW, CONTENTION, FEW_QUEUE_PAIRS."""
 
 from __future__ import annotations
 
@@ -43,10 +43,9 @@ SHARED_KINDS: Final = (ContentionKind.COLLISION, ContentionKind.INCAST, Contenti
 
 
 def slow_flow(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by one pair with in-band delays far above those of comparable pairs.
+    """Explain lost time by one pair with in-band delays far above the delays of comparable pairs.
 
-    New connections are slow. So before the job's baseline is known, only a comparison with many pairs
-    counts.
+    New connections are slow. So before the job's baseline is known, only a comparison with many pairs counts.
     """
     outliers = [outlier for outlier in case.outliers if _is_comparable(case, outlier)]
     if not outliers:
@@ -90,7 +89,7 @@ def _is_comparable(case: Case, worst: Outlier) -> bool:
 
 
 def _slowest_pairs(outliers: list[Outlier]) -> set[tuple[str, str]]:
-    """Return the pairs that are at least half as slow as the slowest one, the first."""
+    """Return the pairs that are at least half as slow as the first and slowest outlier."""
     return {outlier.pair.key for outlier in outliers if outlier.times >= 0.5 * outliers[0].times}
 
 
@@ -102,8 +101,10 @@ def _is_quiet(case: Case, pair: NicPair) -> bool:
 
 
 def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
-    """Explain a slower job without in-band delays by the pair whose probes and flows are slower than all
-    others, if that delay is long enough for the time that the job loses."""
+    """Explain a slower job without in-band delays by the pair with by far the slowest probes and flows.
+
+    The excess must be long enough for the time that the job loses.
+    """
     min_share = max(case.rules.min_loss_share, EXPLAINED_SHARE * case.loss_share)
     if case.traffic.measured or not (case.network_excess or 0.0) >= min_share:
         return
@@ -136,7 +137,7 @@ def slow_flow_by_probes(case: Case) -> Iterator[Candidate]:
 
 
 def _slow_by_probes(case: Case) -> tuple[float, float, NicPair] | None:
-    """Return the greatest and the median delay of pairs' probes, ns, and the pair; None if many are slow."""
+    """Return the pair with the slowest probes, after its and the median delay, ns; None if many are slow."""
     pairs = [case.traffic.pairs[key] for key in sorted(case.traffic.pairs)[:512]]
     delays = [(probes.worst_ns, pair) for pair in pairs if (probes := case.probes(pair)) and probes.worst_ns]
     if len(delays) < 3:
@@ -157,7 +158,7 @@ def _slow_by_probes(case: Case) -> tuple[float, float, NicPair] | None:
 
 
 def contention(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by queues on links that the job's flows share with flows of others."""
+    """Explain lost time by queues on links that the job's flows share with other flows."""
     by_link: dict[str, list[ContentionWindow]] = defaultdict(list)
     for window in case.windows:
         if window["kind"] in SHARED_KINDS:
@@ -181,7 +182,7 @@ def contention(case: Case) -> Iterator[Candidate]:
 
 
 class _Crowd(NamedTuple):
-    """A link on which flows of other jobs meet a pair's; rates while they have data to send."""
+    """A link on which a pair's flows meet flows of other jobs, with their rates while they send."""
 
     is_named: bool
     """Whether the last verdict names the link."""
@@ -194,9 +195,9 @@ class _Crowd(NamedTuple):
 
 
 def _contended_by_rates(case: Case) -> Candidate | None:
-    """Explain the slowest pair by flows of other jobs that together with it exceed the rate of a link.
+    """Explain the slowest pair by its flows and other jobs' flows that together exceed a link's rate.
 
-    Their queue lasts for a part of each burst, so probes may not meet it.
+    Their queue exists only during a part of each burst, so probes may not meet the queue.
     """
     if not case.outliers:
         return None
@@ -231,7 +232,7 @@ def _contended_by_rates(case: Case) -> Candidate | None:
 
 
 def _crowds(case: Case, pair: NicPair) -> Iterator[_Crowd]:
-    """Yield the links of known rate that a pair's flows share with flows of other jobs that send often."""
+    """Yield the links of known rate that a pair's flows share with other jobs' flows that send often."""
     job, last = case.job.job, case.job.last
     links = {link for flow in pair.flows for link in case.traffic.routes.get(flow["flow_id"], ())[1:]}
     for link, flows in case.network.flows_across(links).items():
@@ -246,7 +247,7 @@ def _crowds(case: Case, pair: NicPair) -> Iterator[_Crowd]:
 
 
 def _busy_share(flow: Flow) -> float:
-    """Return the share of the interval in which a flow had data to send; 1 if it is not known."""
+    """Return the share of the interval, 0 to 1, in which a flow had data to send; 1 if unknown."""
     return 1.0 if flow["busy_share"] is None else max(MIN_BUSY, min(1.0, flow["busy_share"]))
 
 
@@ -264,7 +265,7 @@ def _overlap_share(case: Case, windows: list[ContentionWindow]) -> float:
 
 
 class _Queue(NamedTuple):
-    """The contention windows of a link."""
+    """The contention windows of a link, with the jobs that send into its queue."""
 
     link: str
     newest: ContentionWindow
@@ -279,7 +280,7 @@ class _Queue(NamedTuple):
 
     @property
     def names(self) -> str:
-        """Names of those that send the other traffic."""
+        """Names of the jobs that send the other traffic, as text."""
         return _names(self.jobs) or (OTHERS_UNKNOWN if self.is_shared else "its own flows")
 
 
@@ -332,7 +333,7 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
 def _queue_loss(
     case: Case, queue: _Queue, crossing: set[tuple[str, str]], queued: float
 ) -> tuple[float, int | None]:
-    """Return the loss that a queue explains, and its begin; None if the queue was seen too late."""
+    """Return the share of time that a queue costs, and its begin, ns; None if the queue was seen too late."""
     estimate = case.network_share * (queue.share if queue.is_shared else 0.3) * queued
     loss = case.network_loss(queue.begin_ns, queue.end_ns, estimate)
     is_on_worst = queue.is_shared and not crossing.isdisjoint(_slowest_pairs(case.outliers))
@@ -350,7 +351,7 @@ def _queue_text(case: Case, queue: _Queue, pairs: list[NicPair]) -> str:
 
 
 def _queue_evidence(case: Case, queue: _Queue) -> Iterator[DiagnosisEvidence]:
-    """Yield a queue's delay, its senders, the CE marks with the class that is queued, and the job's time."""
+    """Yield a queue's delay and senders, the CE marks by traffic class, and the job's time as evidence."""
     link, window, delay_us = queue.link, queue.newest, queue.delay_ns / 1e3
     yield observation(CONTENTION.name, link, "delay_us", delay_us, None, window["text"], queue.begin_ns)
     text = f"{queue.share:.0%} of the link's traffic is of {queue.names}"
@@ -363,7 +364,7 @@ def _queue_evidence(case: Case, queue: _Queue) -> Iterator[DiagnosisEvidence]:
 
 
 def others_share(case: Case, window: ContentionWindow) -> float:
-    """Return the share of a contended link's traffic that does not belong to the job."""
+    """Return the share of a contended link's traffic, 0 to 1, that does not belong to the job."""
     job, own = case.job.job, case.traffic.flows
     return sum(f["share"] for f in window["flows"] if f["job"] != job and f["flow_id"] not in own)
 
@@ -405,7 +406,7 @@ def contention_by_marks(case: Case) -> Iterator[Candidate]:
 
 
 def _unnamed_marks(case: Case, pair: NicPair) -> list[Marks]:
-    """Return the marks of a pair's probes if they show a queue that no contention window names."""
+    """Return the CE marks of a pair's probes that indicate a queue without a contention window."""
     ranked = marks_of(case, pair)
     crossed = case.traffic.links_of(pair.flows)
     is_named = any(window["kind"] in SHARED_KINDS and window["link"] in crossed for window in case.windows)
@@ -429,10 +430,10 @@ def _path_over(case: Case, link: str, pairs: list[NicPair]) -> int | None:
 
 
 def few_queue_pairs(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by too few flows for the links between leaf and spines, which are loaded unevenly.
+    """Explain lost time by too few flows for the unevenly loaded links between leaf and spines.
 
-    The link must have more of the job's pairs than any link had in the job's baseline. Where that is not
-    known, a queue of the job's own flows must show that the link costs time.
+    The link must have more of the job's pairs than any link had in the job's baseline. If the baseline is
+    unknown, a queue of the job's own flows must show that the link costs time.
     """
     per_pair = max(
         (max(pair.queue_pairs, len(pair.flows)) for pair in case.traffic.pairs.values()), default=0
@@ -502,7 +503,7 @@ def _worst_load(case: Case, per_pair: int, queued: Mapping[str, list[ContentionW
 
 
 def _is_uneven(case: Case, load: LinkLoad, per_pair: int, own: list[ContentionWindow]) -> bool:
-    """Return whether a link is loaded unevenly since the job became slow, and costs time."""
+    """Return whether a link has been unevenly loaded since the job became slow, and costs time."""
     is_fuller = _is_fuller(case, load)
     uneven_times = min(case.rules.uneven_times, MORE_TIMES) if is_fuller else case.rules.uneven_times
     is_uneven = load.times >= uneven_times and per_pair < load.available
@@ -511,7 +512,7 @@ def _is_uneven(case: Case, load: LinkLoad, per_pair: int, own: list[ContentionWi
 
 
 def _began(case: Case, own: list[ContentionWindow]) -> int:
-    """Return the time at which a queue of the job's own flows on a link began."""
+    """Return the time, ns, at which a queue of the job's own flows on a link began."""
     opened_ns = min(window["opened_ns"] for window in own)
     return case.job.causes.began(Verdict.FEW_QUEUE_PAIRS, own[0]["link"], opened_ns)
 
@@ -523,7 +524,7 @@ def _is_fuller(case: Case, load: LinkLoad) -> bool:
 
 
 def _queued_by_own(case: Case) -> dict[str, list[ContentionWindow]]:
-    """Return the contention windows that involve only the job's own flows, by link."""
+    """Return, by link, the contention windows that involve only the job's own flows."""
     by_link: dict[str, list[ContentionWindow]] = defaultdict(list)
     for window in case.windows:
         if window["kind"] in SHARED_KINDS and set(window["jobs"]) <= {case.job.job}:
@@ -532,7 +533,7 @@ def _queued_by_own(case: Case) -> dict[str, list[ContentionWindow]]:
 
 
 def _costs_time(case: Case, link: str, own: list[ContentionWindow]) -> bool:
-    """Return whether an uneven link can cost time: one flow cannot fill a link without a long queue."""
+    """Return whether an uneven link can cost time: with a single flow, only a long queue can do so."""
     sharing = sum(
         link in case.traffic.routes.get(flow["flow_id"], ())
         for pair in case.traffic.crossing([link])[0]

@@ -1,4 +1,4 @@
-"""Verdicts about hosts: SLOW_SENDER, SLOW_RECEIVER, PCIE_LIMIT, PAUSE_STORM."""
+"""Explains lost time by hosts: SLOW_SENDER, SLOW_RECEIVER, PCIE_LIMIT, PAUSE_STORM."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _pcie_failures(case: Case, host: str) -> list[AuditResult]:
 
 
 def pcie_limit(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by flushing, and by waiting for the GPU's data, at the ranks of one host."""
+    """Explain lost time by ranks of one host that flush, or wait for data of their GPU."""
     rules, times = case.rules, case.work.times
     for values, limit, name in (
         (times.flush, rules.flush_share, "flushing received data to the GPU"),
@@ -75,7 +75,7 @@ def pcie_limit(case: Case) -> Iterator[Candidate]:
 def _waiting_host(
     case: Case, ranks: list[Rank], lost: float, is_flush: bool, evidence: DiagnosisEvidence
 ) -> Candidate:
-    """Return a candidate about a host whose ranks wait for their GPUs, by its evidence."""
+    """Return a candidate about the host of `ranks`, which wait for their GPUs, with the evidence of that."""
     host, nics = ranks[0].host, [rank.nic for rank in ranks if rank.nic]
     failures = _pcie_failures(case, host)
     verdict = Verdict.PCIE_LIMIT if failures else _gpu_verdict(case, ranks[0].nic, is_flush)
@@ -95,7 +95,7 @@ def _waiting_host(
 
 
 def _standing_out(case: Case, values: Floats, limit: float) -> tuple[list[int], float, float]:
-    """Return the ranks of a host that wait much longer, by position, and the shares of both groups."""
+    """Return positions of a host's ranks that wait far longer, their share of time, and the others' share."""
     busy = np.maximum(case.work.times.busy, 1.0)
     share = values / busy
     if len(share) < 2:
@@ -123,14 +123,14 @@ def _gpu_verdict(case: Case, nic: str, is_flush: bool) -> Verdict:
 
 
 def _flushes(case: Case, nic: str) -> bool:
-    """Return whether the ranks of a NIC spend more time flushing than the others."""
+    """Return whether ranks of a NIC spend a far larger share of their time flushing than the job's median."""
     share = case.work.times.flush / np.maximum(case.work.times.busy, 1.0)
     places = [at for at, rank in enumerate(case.members) if nic in rank.nics]
     return bool(places) and float(share[places].max()) >= max(0.05, TIMES_OTHERS * float(np.median(share)))
 
 
 def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
-    """Explain slow pairs by the NIC that they have in common, if probes find the network normal."""
+    """Explain slow pairs by the NIC that they share, if probes find the network normal."""
     outliers = case.outliers
     nic, role, touched = common_end(case, outliers)
     if not nic:
@@ -178,7 +178,7 @@ def slow_end_by_pairs(case: Case) -> Iterator[Candidate]:
 
 
 def _is_shared(case: Case, nic: str) -> bool:
-    """Return whether flows of others queue on the link to a NIC; the NIC itself need not be slow then."""
+    """Return whether flows of others queue on the link to a NIC, so that the NIC itself need not be slow."""
     links = _links_to(case, nic)
     return any(
         window["kind"] in SHARED_KINDS
@@ -189,7 +189,7 @@ def _is_shared(case: Case, nic: str) -> bool:
 
 
 def slow_end_by_flows(case: Case) -> Iterator[Candidate]:
-    """Explain lost time by a host that limits its flows, by their reports or by contention windows."""
+    """Explain lost time by a host that limits its flows, as flow reports or contention windows show."""
     by_end: dict[tuple[Verdict, str], list[DiagnosisEvidence]] = defaultdict(list)
     begins: dict[tuple[Verdict, str], int] = {}
     for flow in case.traffic.flows.values():
@@ -254,7 +254,7 @@ def _limited_host(
 
 
 def _limit_of(flow: Flow) -> tuple[Verdict | None, float]:
-    """Return the end that limited a flow, if any, and the share of the time in which it had data to send."""
+    """Return which end limited a flow, as a verdict or None, and for which share of its sending time."""
     busy = 1.0 if flow["busy_share"] is None else flow["busy_share"]
     limit = flow["rate_limit_bps"]
     paced = limit is not None and flow["rate_bps"] >= 0.85 * limit
@@ -270,7 +270,7 @@ def _limit_of(flow: Flow) -> tuple[Verdict | None, float]:
 
 
 def _end_of(window: ContentionWindow, verdict: Verdict) -> str:
-    """Return the NIC at that end of a window's flows which a verdict calls slow."""
+    """Return the NIC at the end of a window's flows that a verdict calls slow; empty without flows."""
     flows = window["flows"]
     if not flows:
         return ""
@@ -332,7 +332,7 @@ def _storm(
 def _receives_nothing(case: Case, nic: str) -> bool:
     """Return whether probes find the link towards a NIC dead.
 
-    A NIC that also sends pause frames is alive: it does not accept what its switch holds for it.
+    A NIC that also sends pause frames is alive: it does not accept the packets that its switch holds for it.
     """
     episodes = case.network.episodes([nic], case.begin_ns, case.end_ns)
     episodes += case.network.episodes(_links_to(case, nic), case.begin_ns, case.end_ns)
@@ -340,7 +340,7 @@ def _receives_nothing(case: Case, nic: str) -> bool:
 
 
 def _links_to(case: Case, nic: str) -> set[str]:
-    """Return the last links of the flows to a NIC."""
+    """Return the last link of each route of the job's flows to a NIC."""
     flows = (flow for flow in case.traffic.flows.values() if flow["peer"] == nic)
     routes = (case.traffic.routes.get(flow["flow_id"], ()) for flow in flows)
     return {route[-1] for route in routes if route}
@@ -360,7 +360,7 @@ def _slow_for_longer(case: Case, storms: list[ContentionWindow], root: str) -> b
 
 
 def _pauses_per_s(case: Case) -> dict[str, float]:
-    """Return the number of pause frames per second that each NIC sent."""
+    """Return, by NIC, the number of pause frames per second that the NIC sent."""
     total: dict[str, int] = defaultdict(int)
     for counter in case.columns.counters:
         total[counter["nic"]] += counter["pause_sent"] or 0

@@ -1,4 +1,4 @@
-"""Verdicts about ranks that arrive late: STRAGGLER, LAUNCH_SKEW."""
+"""Explains lost time by ranks that arrive late: STRAGGLER, LAUNCH_SKEW."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ SOME: Final = 0.2
 def _host_of_share(
     case: Case, shares: Floats, total: float, of_ranks: Callable[[Floats], Any] = np.sum
 ) -> tuple[list[int], list[Rank], float]:
-    """Return the positions of the ranks of the host with the greatest share, the ranks, and that share.
+    """Return the host with the greatest share: positions of its ranks, the ranks, and its share.
 
-    `of_ranks` gives the share of a host from those of its ranks: by default the sum. No ranks are returned if
-    it is less than `last_share` of `total`.
+    `of_ranks` derives a host's share from its ranks' shares: by default the sum. No ranks are returned if the
+    share is less than `last_share` of `total`.
     """
     by_host: dict[str, list[int]] = defaultdict(list)
     for at, rank in enumerate(case.members):
@@ -45,7 +45,7 @@ def _host_of_share(
 
 
 def _network_at(case: Case, places: list[int]) -> float:
-    """Return by how much these ranks' share of time for moving data exceeds that of the other ranks."""
+    """Return the excess of these ranks' greatest share of time moving data over the others' median share."""
     times = case.work.times
     observed = np.maximum(times.observed, 1.0)
     share = times.network_late / observed
@@ -59,7 +59,7 @@ def note_pauses(case: Case) -> None:
 
 
 def _pauses(case: Case) -> Iterator[Pause]:
-    """Yield the arrivals that were long after all others because of the rank's own time."""
+    """Yield the late arrivals that followed all others by long, because of the rank's own time."""
     work = case.work
     arrivals = work.arrivals
     own = np.nan_to_num(arrivals.group_own_share, nan=1.0)
@@ -75,7 +75,7 @@ def _pauses(case: Case) -> Iterator[Pause]:
 
 
 def straggler(case: Case) -> Iterator[Candidate]:
-    """Explain waiting by a host with ranks that compute longer than the others, now or again and again."""
+    """Explain waiting by a host with ranks that compute longer than the others, now or repeatedly."""
     candidates = [_stopped(case), _late_now(case), _late_repeatedly(case), _computes_longer(case)]
     yield from sorted(filter(None, candidates), key=lambda candidate: -candidate.loss_share)[:1]
 
@@ -100,7 +100,7 @@ def _late_now(case: Case) -> Candidate | None:
 
 
 def _stopped(case: Case) -> Candidate | None:
-    """Return a straggler that is stopped and goes on, also within operations, where no rank is late."""
+    """Return a straggler that signals or a debugger stop again and again, even inside of operations."""
     shares = np.array([rank.stopped_share for rank in case.members])
     _, ranks, _ = _host_of_share(case, shares, float(shares.sum()))
     stopped = float(shares.max(initial=0.0))
@@ -114,9 +114,9 @@ def _stopped(case: Case) -> Candidate | None:
 
 
 def _computes_longer(case: Case) -> Candidate | None:
-    """Return a straggler in a job with messages: its own time grew by a good part of what the job lost.
+    """Return a straggler in a job with messages: its own time grew by a good part of the job's loss.
 
-    Ranks of a pipeline wait for their neighbours, so those that wait for the straggler itself are few.
+    Ranks of a pipeline wait for their neighbours, so few ranks wait for the straggler itself.
     """
     own_ns, times = case.own_ns, case.work.times
     before = [case.job.baselines.value(("own", rank.number)) for rank in case.members]
@@ -139,7 +139,7 @@ def _computes_longer(case: Case) -> Candidate | None:
 
 
 def _late_repeatedly(case: Case) -> Candidate | None:
-    """Return a straggler that pauses again and again; None if others cost as much, or it costs too little."""
+    """Return a straggler that pauses repeatedly; None if others cost as much, or it costs too little."""
     rules, pausing = case.rules, case.job.late_ranks.worst(case.end_ns)
     if pausing is None or pausing.lost < rules.min_loss_share or pausing.part < rules.last_share:
         return None
@@ -159,7 +159,7 @@ def _late_repeatedly(case: Case) -> Candidate | None:
 
 
 def _arrivals(case: Case, ranks: list[Rank], count: float) -> list[DiagnosisEvidence]:
-    """Return the lateness of ranks of one host, and the number of operations in which they were last."""
+    """Return, as evidence, the lateness of a host's ranks, and the number of operations they joined last."""
     places = [at for at, rank in enumerate(case.members) if rank in ranks]
     late_ms = float(case.lateness.late_ns[places].max()) / 1e6
     bound_ms = max(rank.bound_ns for rank in ranks) / 1e6

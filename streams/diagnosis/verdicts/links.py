@@ -1,4 +1,4 @@
-"""Verdicts about links: DEAD_LINK, GREY_LINK, FLAPPING_LINK."""
+"""Explains lost time by links: DEAD_LINK, GREY_LINK, FLAPPING_LINK."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _link_with_losses(case: Case, lossy: LossyLink, pairs: list[NicPair], certai
 
 
 def _send_again(case: Case, pairs: list[NicPair]) -> bool:
-    """Return whether flows of these pairs send packets again, far more than the job's other flows."""
+    """Return whether flows of these pairs send packets again far more often than the job's other flows."""
     others = [pair for key, pair in case.traffic.pairs.items() if key not in keys_of(pairs)]
     here, elsewhere = (
         sum(case.network.resent.of(pair.key, case.end_ns) for pair in some) / max(1, len(some))
@@ -144,7 +144,7 @@ def _retransmits(pairs: list[NicPair]) -> Iterator[DiagnosisEvidence]:
 
 
 def _moved_off(case: Case) -> dict[str, list[Decision]]:
-    """Return the decisions that moved flows of the job off a subject, by subject."""
+    """Return, by subject, the decisions that moved flows of the job off that subject."""
     by_subject: dict[str, list[Decision]] = defaultdict(list)
     for decision in case.network.decisions(case.begin_ns - int(case.rules.coincide_s * 1e9), case.end_ns):
         if decision["action"] == FlowAction.REROUTE and decision["flow_id"] in case.traffic.flows:
@@ -203,7 +203,7 @@ def _faulty_link(case: Case, fault: _Fault, users: _Users, moved: list[Decision]
 
 
 def _fault_of(case: Case, subject: str, episodes: list[Episode]) -> _Fault | None:
-    """Return the fault that episodes of a link belong to; None for a state that is no fault."""
+    """Return the fault that episodes of a link belong to; None if their state is no fault."""
     worst = max(episodes, key=lambda episode: (episode.record["state"] == LinkState.DOWN, -episode.begin_ns))
     begin_ns = min(episode.begin_ns for episode in episodes)
     lasting = [*episodes, *case.network.leading_to(subject, begin_ns - 1, FAULT_GAP_NS)]
@@ -260,7 +260,7 @@ def _fault_evidence(
 
 
 def _estimate(case: Case, record: LinkHealth) -> float:
-    """Return the share of the job's time that a crossed link's fault is assumed to cost if none is known."""
+    """Return the assumed share of the job's time that a fault on a crossed link costs, if not measured."""
     estimate = _ESTIMATES.get(record["state"], 0.5) * case.network_share
     if record["loss_rate"] is not None and record["max_packet_bytes"] is None:
         estimate *= min(1.0, record["loss_rate"] / HEAVY_LOSS)
@@ -270,7 +270,7 @@ def _estimate(case: Case, record: LinkHealth) -> float:
 def _follows(case: Case, verdict: Verdict, subject: str) -> bool:
     """Return whether this was the previous verdict, and the job may still be slow.
 
-    After a restart, the baseline of moving data is not known, so its excess cannot be measured.
+    After a restart, the baseline of moving data is unknown, so an excess cannot be measured.
     """
     last = case.job.last
     is_last = last is not None and (last.verdict, last.subject) == (verdict, subject)
@@ -280,8 +280,8 @@ def _follows(case: Case, verdict: Verdict, subject: str) -> bool:
 def _left(case: Case, links: list[str], begin_ns: int, links_left: LinksLeft) -> list[str]:
     """Return the flows that left a link after its fault began, or just before it was detected.
 
-    Routing takes both directions of a link out of use. A flow that still crosses one of them has not left
-    it.
+    Routing stops using both directions of a link. A flow that still crosses one direction has not left the
+    link.
     """
     both = {*links, *_reversed(links)}
     flows = {
@@ -299,7 +299,7 @@ def _pairs_of(case: Case, flows: list[str]) -> list[NicPair]:
 
 
 def _beside(case: Case, flows: list[str]) -> set[tuple[str, str]]:
-    """Return the pairs of these flows, and the pairs that now share a link between switches with them."""
+    """Return the pairs of these flows, and the pairs that now share links between switches with them."""
     links = {link for name in flows for link in case.traffic.routes.get(name, ())[1:-1]}
     keys = {key for link in links for key in case.traffic.links.get(link, ())}
     return keys | keys_of(_pairs_of(case, flows))
@@ -324,8 +324,8 @@ def _outages(episodes: list[Episode]) -> int:
 def _stops(case: Case, episode: Episode) -> bool:
     """Return whether an ongoing fault holds up an operation that all ranks began.
 
-    A dead link does so at once. A link that loses packets is the cause once the operation stalls: a transport
-    that starts again at each lost packet hardly progresses.
+    A dead link holds it up at once. A link that loses packets is the cause once the operation stalls: a
+    transport that restarts at each lost packet hardly progresses.
     """
     stuck = case.stuck
     if stuck is None or episode.end_ns < stuck.since_ns or (stuck.missing and not stuck.is_circle):
@@ -337,7 +337,7 @@ def _stops(case: Case, episode: Episode) -> bool:
 
 
 def _crossing(case: Case, subject: str, links: list[str], is_nic: bool) -> tuple[list[NicPair], bool]:
-    """Return the pairs that cross a faulty link in the faulty direction, and whether that is certain."""
+    """Return the pairs that cross a faulty link in the faulty direction, and whether they certainly do."""
     if is_nic:
         pairs = [p for p in case.traffic.pairs.values() if subject in p.key]
         return pairs, True
@@ -349,7 +349,7 @@ def _crossing(case: Case, subject: str, links: list[str], is_nic: bool) -> tuple
 
 
 def _directed(subject: str, links: list[str]) -> list[str]:
-    """Return the faulty directions of a link; both if none is named."""
+    """Return the faulty directions of a link; both directions if `links` names none."""
     if links or "<>" not in subject:
         return list(links)
     near, far = subject.split("<>", 1)

@@ -1,7 +1,7 @@
-"""Verdicts about single NICs from the round trips of their flows: a lower rate, a policer, a bad cable.
+"""Explains lost time by single NICs, from their flows' round trips: a lower rate, a policer, a bad cable.
 
-Probes are small and see no queue at a NIC that sends slowly, and MPI reports no queue pairs. The round trips
-that the kernel measures of the job's own flows show that queue.
+Probes are small and meet no queue at a NIC that sends slowly, and MPI reports no queue pairs. The round trips
+that the kernel measures of the job's own flows include the time in that queue.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SLOW_SHARE: Final = 0.7
 
 
 def note_nics(case: Case) -> None:
-    """Record the median round trips, and the median time for a bit while they send, of each NIC's flows."""
+    """Record the median round trip of each NIC's flows, and their median time for a bit while they send."""
     rtts: dict[str, list[float]] = defaultdict(list)
     bits: dict[str, list[float]] = defaultdict(list)
     for flow in _reported(case):
@@ -46,9 +46,9 @@ def note_nics(case: Case) -> None:
 
 
 def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
-    """Explain a slower job by the NIC of which all flows have long round trips, and no other flow has.
+    """Explain a slower job by the one NIC whose flows all have long round trips, unlike all other flows.
 
-    They must be longer than before, too: programs send more over some NICs than over others.
+    The round trips must be longer than before, too: programs send more over some NICs than over others.
     """
     slowest, loss = _slowest_nic(case), case.network_excess or 0.0
     if slowest is None or not loss >= case.rules.min_loss_share:
@@ -75,9 +75,9 @@ def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
 
 
 def _nic_behind(case: Case) -> Iterator[Candidate]:
-    """Yield the NIC that sends more slowly than before, unlike all others, behind the cause that was named.
+    """Yield the one NIC that sends more slowly than before, in addition to the cause already named.
 
-    It costs no time while ranks wait for another one, but will as soon as that is repaired.
+    It costs no time while ranks wait for another NIC, but will do so once that NIC is repaired.
     """
     last, baselines = case.job.last, case.job.nic_baselines
     if last is None or last.verdict in WITHOUT_CAUSE:
@@ -118,7 +118,7 @@ def _slow_sender(
 
 
 class _SlowNic(NamedTuple):
-    """A NIC with the median round trips of its flows and of the others, ns."""
+    """A NIC with the median round trip of its flows, and the median of other NICs' flows, ns."""
 
     nic: str
     rtt_ns: float
@@ -127,12 +127,12 @@ class _SlowNic(NamedTuple):
 
     @property
     def times(self) -> float:
-        """Factor by which its flows' round trips are longer."""
+        """Factor by which the round trips of the NIC's flows are longer than others."""
         return self.rtt_ns / self.others_ns
 
 
 def _slowest_nic(case: Case) -> _SlowNic | None:
-    """Return the NIC whose flows have the longest round trips, if nearly all of them have long ones."""
+    """Return the NIC whose flows have the longest round trips, if nearly all of its flows have long ones."""
     flows = _reported(case)
     rtts: dict[str, list[float]] = defaultdict(list)
     for flow in flows:
@@ -151,7 +151,7 @@ def _reported(case: Case) -> list[Flow]:
 def _slow_nic(
     flows: list[Flow], name: str, own: list[float], ordered: list[float], min_times: float
 ) -> _SlowNic | None:
-    """Return a NIC if its flows are slower. `own`: their round trips; `ordered`: those of all, sorted."""
+    """Return the NIC if its flows are slower. `own`: their round trips; `ordered`: all flows', sorted; ns."""
     count = len(ordered) - len(own)
     if min(len(own), count) < MIN_OTHERS:
         return None

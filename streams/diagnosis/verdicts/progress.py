@@ -1,4 +1,4 @@
-"""Verdicts about jobs that make no progress for a reason that is certain: DEAD_RANK, PROGRAM_MISMATCH."""
+"""Explains jobs without progress for a certain reason: DEAD_RANK, PROGRAM_MISMATCH."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TOGETHER_NS: Final = 20 * NS_PER_MS
 
 
 def stuck_evidence(case: Case, stuck: Stuck) -> DiagnosisEvidence:
-    """Return the time for which an operation has run as evidence."""
+    """Return, as evidence, the time for which an operation has run."""
     age_s = (case.end_ns - stuck.since_ns) / 1e9
     text, limit_s = f"{operation_text(case, stuck)}; {len(stuck.began)} ranks began it", case.rules.hang_s
     return observation(COLLECTIVES.name, case.job.job, "age_s", age_s, limit_s, text, stuck.since_ns)
 
 
 def reported_states(case: Case, states: tuple[RankCondition, ...]) -> list[tuple[Rank, str]]:
-    """Return the ranks that NCCL itself reports in one of these states, each with its reason."""
+    """Return the ranks that NCCL reports in one of `states`, each with its reason."""
     by_id = {entry.id: name for name, entry in case.ranks.communicators.items()}
     newest: dict[tuple[str, int], tuple[int, RankCondition, str]] = {}
     for at_ns, state in case.columns.states:
@@ -53,7 +53,7 @@ def reported_states(case: Case, states: tuple[RankCondition, ...]) -> list[tuple
 
 
 def dead_rank(case: Case) -> Iterator[Candidate]:
-    """Explain an operation that does not end: a process or host has died."""
+    """Explain an operation that does not end by the death of a process or host."""
     stuck = case.stuck
     if stuck is None:
         return
@@ -78,16 +78,16 @@ def _ended(stuck: Stuck, hosts_lost: list[str]) -> Iterator[Rank]:
 
 
 def state_evidence(states: dict[Rank, str]) -> list[DiagnosisEvidence]:
-    """Return the states that NCCL reports of ranks as evidence."""
+    """Return, as evidence, the states of ranks that NCCL reports."""
     return [
         observation(COLLECTIVES.name, rank.name, "state", None, None, text) for rank, text in states.items()
     ]
 
 
 def _first_deaths(dead: set[Rank]) -> tuple[list[Rank], list[Rank]]:
-    """Return the ranks that died first, and those that ended later: a launcher kills the rest at once.
+    """Return the ranks that died first, and the ranks that ended later: a launcher kills the rest at once.
 
-    A rank whose end is not known (its host is down, NCCL reports it) is among the first.
+    A rank whose end is unknown (its host is down, NCCL reports the rank) is among the first.
     """
     ordered = sorted(dead, key=lambda rank: (rank.ended_ns or 0, rank.number))
     unknown = [rank for rank in ordered if rank.ended_ns is None]
@@ -100,7 +100,7 @@ def _first_deaths(dead: set[Rank]) -> tuple[list[Rank], list[Rank]]:
 
 
 def program_mismatch(case: Case) -> Iterator[Candidate]:
-    """Explain wrong results or a stop: ranks call different operations under one number."""
+    """Explain wrong results or a stop by ranks that call different operations under one number."""
     work, stuck = case.work, case.stuck
     groups, grouped = work.groups, work.grouped
     if stuck is not None and stuck.is_circle and stuck.is_collective and stuck.stalls:

@@ -1,7 +1,7 @@
-"""Verdicts about jobs without our profiler, by the reports of their RAS services.
+"""Explains jobs without this system's profiler, by the reports of their RAS services.
 
-The services state which rank launched fewer operations than others, and which does not answer. The verdicts
-are those of traced jobs: DEAD_RANK, PROGRAM_MISMATCH, HANG, STALLED.
+The services report ranks that launched fewer operations than others, and ranks that do not answer. The
+verdicts are those of traced jobs: DEAD_RANK, PROGRAM_MISMATCH, HANG, STALLED.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ long."""
 
 
 def ras_verdict(case: Case) -> Iterator[Candidate]:
-    """Explain a job without our profiler that makes no progress."""
+    """Explain why a job without this system's profiler makes no progress."""
     wait = case.ras
     if wait is None or case.members:
         return
@@ -43,7 +43,7 @@ def ras_verdict(case: Case) -> Iterator[Candidate]:
 
 
 def _certain(case: Case, wait: RasWait, age_ns: int) -> Candidate | None:
-    """Return the verdict that evidence proves: a death, or operations that do not match."""
+    """Return the verdict that evidence proves, a death or operations that do not match, else None."""
     lost = _lost_hosts(case, [*wait.unresponsive, *wait.late])
     dead = wait.dead or [state for state in (*wait.unresponsive, *wait.late) if _host_of(case, state) in lost]
     if dead:
@@ -74,7 +74,7 @@ def _waiting(case: Case, wait: RasWait, age_ns: int, unusual_ns: float) -> Candi
 
 
 def _decided_by(case: Case, suspects: list[RankState]) -> str:
-    """Return what would tell a pause from a hang, as a remedy."""
+    """Return, as a remedy, the evidence that would distinguish a pause from a hang."""
     ends = pause_text(case, "does not answer")
     if suspects:
         return f"a stack trace of {_process_text(suspects[0])} tells a checkpoint from a hang; {ends}"
@@ -82,7 +82,7 @@ def _decided_by(case: Case, suspects: list[RankState]) -> str:
 
 
 def progress_text(case: Case) -> str:
-    """Return text about a job that goes on by the reports of its RAS services; empty without reports."""
+    """Return a text about a job that makes progress by its RAS services' reports; empty without reports."""
     if case.members or len(case.job.ras.reports) < MIN_REPORTS:
         return ""
     counts = "its ranks launch operations, and none is behind for long, by the counts of NCCL"
@@ -108,7 +108,7 @@ def _evidence(state: RankState) -> DiagnosisEvidence:
 
 
 def _host_of(case: Case, state: RankState) -> str:
-    """Return the host of a rank: NCCL names it by an address."""
+    """Return the host of a rank, which NCCL names by an address."""
     return case.network.host_of_address(state["host"]) or state["host"]
 
 

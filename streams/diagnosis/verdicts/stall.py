@@ -1,8 +1,8 @@
-"""Verdicts about operations that do not end while no rank is known to be dead: STALLED and HANG.
+"""Explains operations that do not end while no rank is known to be dead: STALLED and HANG.
 
-A checkpoint, an evaluation or a compilation looks like a hang from outside: the other ranks wait. So a hang
-needs evidence, or a time beyond the pauses of programs. STALLED names the rank and states what would decide
-it.
+A checkpoint, an evaluation or a compilation looks like a hang to the other ranks: they wait. So a hang needs
+evidence, or a time beyond the pauses of programs. STALLED names the rank and states the evidence that would
+decide between the two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SILENT_NS: Final = 12 * NS_PER_S
 
 
 def hang(case: Case) -> Iterator[Candidate]:
-    """Explain an operation that does not end: a rank did not begin it."""
+    """Explain an operation that does not end by the rank that did not begin it."""
     stuck = case.stuck
     if stuck is None or not stuck.hangs or (stuck.is_circle and stuck.is_collective):
         return
@@ -81,7 +81,7 @@ def _unknown_rank(case: Case, stuck: Stuck, evidence: list[DiagnosisEvidence]) -
 
 
 def stalled(case: Case) -> Iterator[Candidate]:
-    """Explain an operation that has not ended for longer than usual, if it waits for certain ranks."""
+    """Explain an operation that has not ended for longer than usual by the ranks for which it waits."""
     candidate = stall_candidate(case)
     if candidate is not None and candidate.decisive:
         yield candidate
@@ -90,8 +90,8 @@ def stalled(case: Case) -> Iterator[Candidate]:
 def stall_candidate(case: Case) -> Candidate | None:
     """Return STALLED with the ranks for which the others wait; None if nothing stalls.
 
-    It is decisive if ranks are named that wait for nobody: neither the network nor a collision causes that.
-    Ranks that wait for each other have to do so for longer, since lost messages look alike.
+    It is decisive if some ranks wait for nobody: neither the network nor a collision causes this. Ranks that
+    wait for each other must do so for longer, since lost messages look alike.
     """
     stuck = case.stuck
     if stuck is None or not stuck.stalls:
@@ -110,7 +110,7 @@ def stall_candidate(case: Case) -> Candidate | None:
 
 
 def _late_text(case: Case, stuck: Stuck, late: list[Rank]) -> str:
-    """Return text about an operation and the ranks that hold it up, with what their processes do."""
+    """Return a text about an operation, the ranks that hold it up, and the activity of their processes."""
     text = operation_text(case, stuck)
     if stuck.usual_ns and stuck.is_collective:
         text += f", {delay_text(stuck.usual_ns)} usually"
@@ -146,7 +146,7 @@ def _is_silent(case: Case, rank: Rank) -> bool:
 
 
 def _decided_by(case: Case, stuck: Stuck, late: list[Rank]) -> str:
-    """Return what would tell a pause from a hang, as a remedy."""
+    """Return, as a remedy, the evidence that would distinguish a pause from a hang."""
     ends = pause_text(case, "is stopped")
     if late:
         name = ranks_text(late[:1])

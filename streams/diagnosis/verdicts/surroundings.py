@@ -1,4 +1,4 @@
-"""What the records of the network and the audit say about hosts for which a job waits."""
+"""Finds records of the network and the audit about hosts for which a job waits."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _of_host(case: Case, host: str) -> Iterator[DiagnosisEvidence]:
 
 
 def health_evidence(episode: Episode) -> DiagnosisEvidence:
-    """Return a health state as evidence."""
+    """Return a health state of a link, NIC or host as evidence."""
     subject, text = episode.record["subject"], episode.record["text"]
     return observation(LINK_HEALTH.name, subject, "state", None, None, text, episode.begin_ns)
 
 
 def hosts_down(case: Case, hosts: Iterable[str]) -> list[Episode]:
-    """Return the times in the interval in which hosts were down."""
+    """Return the episodes of hosts that were down in the interval."""
     return [
         episode
         for episode in case.network.episodes(hosts, case.begin_ns, case.end_ns)
