@@ -303,8 +303,8 @@ def _contended(case: Case, link: str, windows: list[ContentionWindow], queued: f
     queue = _queue_on(case, link, windows)
     pairs, certain = case.traffic.crossing([link, *queue.newest["candidates"]])
     named = any(case.job.job in window["jobs"] for window in windows)
-    if not pairs and not named:
-        return None
+    if not queue.delay_ns or not (pairs or named):
+        return None  # an empty queue, whose window is not closed yet, delays nothing
     loss, since_ns = _queue_loss(case, queue, keys_of(pairs), queued)
     shares = queue.is_shared
     return Candidate(

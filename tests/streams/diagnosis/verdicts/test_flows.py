@@ -129,6 +129,13 @@ def test_contention_with_another_job_is_named() -> None:
     assert f"path 50001 crosses {CROSSED}, contended by job other" in found["text"]
 
 
+def test_an_empty_queue_of_a_former_job_is_no_contention() -> None:
+    """Its window closes seconds after the queue has gone."""
+    world = World(Job())
+    world.contend(CROSSED, world.job.at_ns - 5 * S, own=1, delay_ns=0.0)
+    assert world.step()["verdict"] != Verdict.CONTENTION
+
+
 def test_contention_explains_a_slow_flow() -> None:
     world = slow_world(pair=1)
     world.contend(CROSSED, world.job.at_ns, own=1)
