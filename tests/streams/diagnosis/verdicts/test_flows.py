@@ -10,7 +10,7 @@ import pytest
 from schemas.records import ContentionKind, FlowReports, LinkQueues, PathMaps, Verdict
 from streams.diagnosis.model import fitted_weights
 from tests.records import make, make_part
-from tests.streams.diagnosis.scenario import MS, Job, Pipeline, World, nic, route, slow, slow_world
+from tests.streams.diagnosis.scenario import MS, Job, Pipeline, S, World, nic, route, slow, slow_world
 
 CROSSED = route(1, 2, 1)[1]
 
