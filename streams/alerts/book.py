@@ -1,4 +1,4 @@
-"""The alerts of one shard: raises, updates, clears and groups them, one alert per cause.
+"""Keeps the alerts of one shard: raises, updates, clears and groups them, one alert per cause.
 
 Ids follow from an alert's subject and start time. So the same records give the same alerts, and an alert that
 was published before is not raised again.
@@ -63,11 +63,11 @@ class OpenAlert:
 
     @property
     def alert_id(self) -> str:
-        """Id of the alert: kind, subject and start time."""
+        """Id of the alert, made of its kind, subject and start time."""
         return f"{self.kind}:{self.subject}:{self.raised_ns}"
 
     def covers(self) -> set[str]:
-        """Return all subjects of the alert's cause, including those whose state is over."""
+        """Return all subjects of the alert's cause, including subjects that have recovered."""
         return {self.subject, *self.grouped}
 
     def hold(self, subject: str) -> None:
@@ -76,7 +76,7 @@ class OpenAlert:
         self.clear_at_ns = NEVER_NS
 
     def add_evidence(self, refs: Iterable[Evidence]) -> None:
-        """Append evidence that is not yet listed, as far as there is space."""
+        """Append the evidence that is not yet listed, up to `MAX_EVIDENCE` references."""
         self.evidence = [*self.evidence, *(ref for ref in refs if ref not in self.evidence)][:MAX_EVIDENCE]
 
     def add_one_evidence(self, ref: Evidence) -> bool:
@@ -135,21 +135,21 @@ class AlertBook:
         return max(active_alerts, key=lambda a: (a.raised_ns, a.alert_id), default=None)
 
     def was_cleared(self, alert_id: str) -> bool:
-        """Return whether an alert was raised and cleared before."""
+        """Return whether the alert with this id was raised and cleared before."""
         return alert_id in self._cleared
 
     def was_covered(self, subject: str, since_ns: int) -> bool:
-        """Return whether a cleared alert covered a state of a subject that began at `since_ns`."""
+        """Return whether a cleared alert covered a subject when its state began, at `since_ns`."""
         times = self._covered.get(subject, ())
         return any(raised_ns - TOGETHER_NS <= since_ns < cleared_ns for raised_ns, cleared_ns in times)
 
     def covered_times(self, kind: AlertKind, subject: str) -> list[tuple[int, int]]:
-        """Return the time spans that cleared alerts of a kind in `DETECTED` covered for a subject."""
+        """Return (raised, cleared), ns, of the cleared alerts of a kind in `DETECTED` for a subject."""
         return self._covered.get(_coverage_key(kind, subject), [])
 
     @property
     def next_clear_ns(self) -> int:
-        """Earliest time at which an alert is to be cleared."""
+        """Earliest time at which an alert is to be cleared, ns; `NEVER_NS` if none is."""
         return min((a.clear_at_ns for a in self.open.values()), default=NEVER_NS)
 
     # --------------------------------------------------------------------------------------- recovery
@@ -193,7 +193,7 @@ class AlertBook:
         self._publish(alert, None)
 
     def release(self, alert: OpenAlert, subject: str, over_ns: int, hold_ns: int) -> None:
-        """Remove a subject whose state is over; if it was the last one, clear the alert after `hold_ns`."""
+        """Remove a subject that has recovered; if it was the last one, clear the alert after `hold_ns`."""
         alert.members.discard(subject)
         alert.over_ns = max(alert.over_ns, over_ns)
         if not alert.members:
@@ -214,7 +214,7 @@ class AlertBook:
             self.clear(self.open[alert_id])
 
     def group(self, into: OpenAlert, alert: OpenAlert, at_ns: int) -> None:
-        """Clear an alert, and add its content to the alert `into`, which has the same cause."""
+        """Clear an alert, and add its content to the alert `into` about the same cause."""
         self.clear(alert)
         into.add_evidence(list(alert.evidence))
         into.add_names(links=alert.links, nics=alert.nics, grouped=(alert.subject, *alert.grouped))

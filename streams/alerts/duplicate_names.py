@@ -1,7 +1,8 @@
-"""Finds hosts of one name: two agents that announce the same NIC, as after the copy of a machine's image.
+"""Finds hosts of one name: two agents that announce the same NIC, as after copying a machine's image.
 
-Each prober process has a random run id. A restarted prober has a new one, and its old id never returns. If an
-id returns after another one, two processes work under one name. No mixed clock can be right.
+Each prober process has a random run id. A restarted prober has a new id, and its old id never returns. If an
+id returns after another id, two processes work under one name. Their mixed timestamps make every clock
+estimate wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_RUNS: Final = 8
 
 @dataclass(slots=True)
 class _Name:
-    """The processes that report under the name of one NIC."""
+    """The processes that report under one NIC's name."""
 
     run: int
     seen_ns: int
@@ -38,7 +39,7 @@ class _Name:
     addresses: dict[int, str] = field(default_factory=dict)
 
     def take(self, run: int, append_ns: int) -> bool:
-        """Take the run id of a record; return whether an earlier id returned."""
+        """Note the run id of a record; return whether an id returned after another one."""
         before, self.seen_ns = (self.run, self.seen_ns), append_ns
         if run == self.run:
             return False
@@ -60,7 +61,7 @@ class _Name:
 
 @dataclass(slots=True)
 class _Active:
-    """An active detection. `until_ns`: append time at which it is over unless an id returns."""
+    """An active detection. `until_ns`: append time at which it ends unless an id returns."""
 
     until_ns: int
     nics: set[str]
@@ -77,7 +78,7 @@ class DuplicateNames:
 
     @property
     def due_ns(self) -> int:
-        """Append time at which `evaluate` next has something to do, ns."""
+        """Append time at which `evaluate` next has detections to end or to return, ns; else `NEVER_NS`."""
         times_ns = [active.until_ns for active in self._active.values()]
         times_ns += [detection.at_ns for detection in self._pending]
         return min(times_ns, default=NEVER_NS)
@@ -91,11 +92,11 @@ class DuplicateNames:
         self._active[host] = _Active(at_ns + CALM_NS, set(nics))
 
     def remove(self, nic: str) -> None:
-        """Forget a NIC, whose prober ended."""
+        """Forget a NIC whose prober has ended."""
         self._names.pop(nic, None)
 
     def ingest(self, nic: str, run: int, append_ns: int, address: str | None = None) -> None:
-        """Take the run id of a record of a NIC, and the address if the record states one."""
+        """Take the run id, and the address if stated, from a NIC's record appended at `append_ns`."""
         name = self._names.get(nic)
         if name is None:
             name = self._names[nic] = _Name(run, append_ns)
@@ -113,7 +114,7 @@ class DuplicateNames:
             self._pending.append(_detection(host, nic, name, append_ns))
 
     def evaluate(self, now_ns: int) -> list[Detection]:
-        """Return the detections that are new, and those that are over by `now_ns`."""
+        """Return the detections that are new, and those that have ended by `now_ns`."""
         due = [detection for detection in self._pending if detection.at_ns <= now_ns]
         self._pending = [detection for detection in self._pending if detection.at_ns > now_ns]
         for host, active in sorted(self._active.items()):

@@ -1,4 +1,4 @@
-"""Evaluates latency SLOs: p99 limits between groups of NICs, and the times since which they are violated.
+"""Evaluates latency SLOs: p99 limits between groups of NICs, and since when they are violated.
 
 The error bound of the clocks is subtracted from one-way delays. Without synced clocks, half a round trip is
 used for SLOs that cover both directions; other SLOs are not evaluated.
@@ -29,7 +29,7 @@ MAX_PAIRS: Final = 8
 
 
 def check_rule(rule: LatencyRule) -> None:
-    """Raise ValueError, with one line, if a rule of `ActuatorConfig.latency_rules` is invalid."""
+    """Raise ValueError with a one-line message if a rule of `ActuatorConfig.latency_rules` is invalid."""
     name = rule["name"]
     if not name or len(name) > 128 or not name.isprintable():
         raise ValueError(f"latency rule {name!r}: expected a name of 1 to 128 printable characters")
@@ -91,7 +91,7 @@ class _Rule(NamedTuple):
 
     @property
     def both_directions(self) -> bool:
-        """Whether the SLO covers both directions."""
+        """Whether the SLO covers both directions between its NICs."""
         return self.from_group == self.to_group
 
     @property
@@ -101,7 +101,7 @@ class _Rule(NamedTuple):
 
 @dataclass(slots=True)
 class _Delays:
-    """Delays of one pair in one direction: samples by bucket, and the largest error bound."""
+    """Delays of one pair in one direction: samples by histogram bucket, and the largest clock error bound."""
 
     buckets: Counter[int] = field(default_factory=Counter)
     bound_ns: float = 0.0
@@ -112,13 +112,13 @@ class _Delays:
         self.bound_ns = max(self.bound_ns, other.bound_ns)
 
     def p99_ns(self) -> float:
-        """Return the 99th percentile minus the error bound of the clocks."""
+        """Return the 99th percentile of the delay minus the error bound of the clocks, ns, at least 0."""
         return max(0.0, _quantile(self.buckets, 0.99) - self.bound_ns)
 
 
 @dataclass(slots=True)
 class _Watched:
-    """The evaluation state of one rule, or of one pair under it."""
+    """Evaluation state of one rule, or of one pair of NICs under a rule."""
 
     above_ns: int | None = None
     """Start of the first window of the current violation; None without a violation."""
@@ -181,7 +181,7 @@ class LatencyRules:
         self._restored[name] = since_ns
 
     def set_rules(self, rules: Iterable[LatencyRule]) -> list[Change]:
-        """Set the active rules; a violation of a removed or changed rule is cleared.
+        """Set the active rules, and clear violations of removed or changed rules; return the changes.
 
         Invalid rules are ignored, see `check_rule`. A restored violation of an unknown rule is cleared too.
         """
@@ -221,7 +221,7 @@ class LatencyRules:
         return any(s.rule.from_group in groups or s.rule.to_group in groups for s in self._states.values())
 
     def take(self, record: PathDelays) -> list[Change]:
-        """Process one `PathDelays` of the shard; return the changes."""
+        """Process one `PathDelays` of the shard; return the SLOs that became violated or met again."""
         number = record["window"]
         if number <= self._evaluated:
             self.late += 1
@@ -274,7 +274,7 @@ class LatencyRules:
         return self._change(state, window)
 
     def _evaluate_pair(self, state: _State, pair: Pair, delays: _Delays, window: _Window) -> None:
-        """Evaluate one pair, together with earlier windows if it has few samples."""
+        """Evaluate one pair in a window, together with earlier windows if it has few samples."""
         watched = state.pairs.setdefault(pair, _Watched())
         gathered, begin_ns = delays, window.start_ns
         if watched.waiting is not None:
@@ -289,7 +289,7 @@ class LatencyRules:
         watched.update(p99_ns, p99_ns > state.rule.p99_ns, begin_ns, window.end_ns)
 
     def _change(self, state: _State, window: _Window) -> Change | None:
-        """Return a change if a violation has lasted long enough, or was absent for as long; else None."""
+        """Return a change if a violation has lasted, or has been absent, for long enough; else None."""
         rule = state.rule
         stale_ns = window.end_ns - max(GONE_NS, 2 * rule.for_ns)
         self._drop_stale(state, stale_ns)
@@ -352,7 +352,7 @@ class LatencyRules:
         return Change(rule.name, rule.subject, AlertState.CLEARED, at_ns, since_ns, state.all.p99_ns, text)
 
     def unsure(self) -> list[str]:
-        """Return the names of rules that cannot be evaluated now, because none of their clocks is synced."""
+        """Return the names of rules that cannot be evaluated now because none of their clocks is synced."""
         return sorted(
             name for name, state in self._states.items() if state.unsure and not state.rule.both_directions
         )

@@ -1,9 +1,9 @@
 """Takes the inputs of alerts in the order of the log, and returns the alerts that follow from them.
 
 `AlertInputs` accepts messages of the topics of `MAIN`, and `PathDelays`, from any partitions in any order. A
-message waits until the log's clock has passed it. Then messages are processed by (log time, topic, partition,
-offset). So a live worker, a restarted one and a replay raise the same alerts. Thresholds, latency rules,
-inventory and routes are messages too; only the topology file is not in the log.
+message waits until the log's clock has passed its log time. Then messages are processed by (log time, topic,
+partition, offset). So a live worker, a restarted one and a replay raise the same alerts. Thresholds, latency
+rules, inventory and routes are messages too; only the topology file is not in the log.
 
 Latency rules need delays, of which there may be many. Delays are ordered separately, so that a worker that
 must catch up on them delays no other alert.
@@ -61,7 +61,7 @@ REJECTED_ELSEWHERE: Final = frozenset(
 
 
 def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dict[str, int]:
-    """Return, by topic, the append time, ns, from which a new owner that begins at `now_ns` must read.
+    """Return, by topic, the append time, ns, from which an owner that begins at `now_ns` must read.
 
     Of `fabric.link-health` it also needs each key's last record before that time. `delays_s`: longest time
     for which a latency rule may be violated before its alert.
@@ -81,10 +81,10 @@ def read_from(now_ns: int, thresholds: Thresholds, delays_s: float = 0.0) -> dic
 
 
 class AlertInputs(Operator):
-    """Raises the alerts of the shards for which `owned` is true.
+    """Raises the alerts of the shards for which `owned` returns True.
 
-    `past`: the alerts published before. `starts_ns`: topic to the log time from which it is read.
-    `log_offset_ns`: fabric time minus append time, until a clock record gives it.
+    `past`: the alerts published before. `starts_ns`: by topic, the log time from which it is read.
+    `log_offset_ns`: fabric time minus append time, until a clock record states it.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class AlertInputs(Operator):
         self._recover(past)
 
     def _recover(self, past: Iterable[Alert]) -> None:
-        """Continue from the alerts published before."""
+        """Restore the alerts published before."""
         self._past = list(past)
         for shard in sorted({r["shard"] for r in self._past if r["state"] == AlertState.RAISED}):
             self._shard(shard)
@@ -152,27 +152,27 @@ class AlertInputs(Operator):
     # --------------------------------------------------------------------------------------- operator
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Continue from the alerts published before, and from the state of links that changed long ago."""
+        """Restore the alerts published before, and the state of links that changed long ago."""
         self._recover(records_of(past, ALERTS, self._registry))
         for message in past.get(LINK_HEALTH.name, ()):
             if message.log_ns < self._starts_ns.get(LINK_HEALTH.name, 0):
                 self.add(message)
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Add messages; skip delays that no latency rule can use."""
+        """Add messages, except delays that no latency rule uses."""
         for message in messages:
             if message.topic != DELAYS.name or self._may_want(message.key, tables):
                 self.add(message)
 
     def _may_want(self, nic: str, tables: FabricTables) -> bool:
-        """Return whether a present rule, or one that is still being evaluated, may use a NIC's delays."""
+        """Return whether a present rule, or a rule still under evaluation, may use a NIC's delays."""
         groups = groups_of(tables.inventory.member(nic))
         rules = tables.config.latency_rules()
         has_rule = any(rule["from_group"] in groups or rule["to_group"] in groups for rule in rules)
         return has_rule or self.wants_delays(nic)
 
     def due_ns(self) -> int:
-        """Return 0, so that each advance passes on the messages whose time has come."""
+        """Return 0: each advance has due messages to process."""
         return 0
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
@@ -189,7 +189,7 @@ class AlertInputs(Operator):
     # --------------------------------------------------------------------------------------- order
 
     def add(self, message: Message) -> None:
-        """Add a message of `MAIN` or `fabric.delays`; it is processed once its time has passed."""
+        """Add a message of `MAIN` or `fabric.delays`; it is processed once the log's clock has passed it."""
         if message.topic == DELAYS.name:
             heapq.heappush(self._delays, message)
             return
@@ -251,7 +251,7 @@ class AlertInputs(Operator):
     def _start_rules(self, out: Published) -> None:
         """Apply the latency rules once all earlier configuration has been processed.
 
-        This clears the alert of a rule that was violated and then removed in the meantime.
+        This clears the alert of a rule that was violated and has since been removed.
         """
         if not self._rules_in_force:
             self._rules_in_force = True
@@ -292,7 +292,7 @@ class AlertInputs(Operator):
                     out += alerts.ingest_nic(message.key, record, message.log_ns)
 
     def _process_pace(self, name: str | None, append_ns: int, out: Published) -> None:
-        """Pass on the pace of a shard whose NIC was announced; `name` None: of all shards."""
+        """Pass the simulation pace of shard `name` (None: of all shards), one of whose NICs was announced."""
         for shard_name in self.shards if name is None else (name,):
             pace = self.inventory.simulated.pace(shard_name)
             shard = self._shard(shard_name) if pace is not None else self.shards.get(shard_name)
@@ -369,7 +369,7 @@ class AlertInputs(Operator):
         return alerts
 
     def _update(self, table: LiveConfig | Inventory, message: Message) -> bool:
-        """Apply a message to a table; return whether it was valid."""
+        """Apply a message to a table; return whether the message was valid."""
         try:
             table.take_message(message, self._registry, message.log_ns)
         except codec.BadRecord:

@@ -1,13 +1,13 @@
-"""Health of the probers: hosts too busy to measure, and agents that send far more than they should.
+"""Detects trouble of probers: hosts too busy to measure, and agents that send far more than they should.
 
-`ProberHealth` ingests the `LinkEvent` records of one shard; these report an agent's own trouble and count its
+`ProberHealth` ingests the `LinkEvent` records of one shard, which report an agent's own trouble and count its
 requests. It returns detections of kinds AGENT and PROBE_STORM, one per host. A prober that does not answer
-while its host does is also an AGENT detection. Each second of append time is evaluated once an event shows
-that it is a second over. The events of a shard come in order. So neither the order in which partitions are
-read nor a reader that is late has any influence.
+while its host does is also an AGENT detection. A second of append time is evaluated once an event proves that
+it has passed. The events of a shard come in order. So neither the order in which partitions are read nor a
+slow reader has any influence.
 
-A storm is measured against two rates, because neither is enough. Wrong settings also announce a wrong rate,
-so the shard's median is needed. A small shard has no useful median, so the announced rate is needed.
+A storm is measured against two rates, because neither suffices. Wrong settings also announce a wrong rate, so
+the shard's median is needed. A small shard has no useful median, so the announced rate is needed.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class _Second:
 
     @property
     def covers_s(self) -> int:
-        """Time that the reports cover, s: an agent that hardly runs reports rarely."""
+        """Time that the reports cover, s: an agent that gets little CPU time reports rarely."""
         return max(1, round(self.interval_ns / NS_PER_S))
 
 
 @dataclass(slots=True)
 class _Nic:
-    """The last seconds of one NIC, and the state of its rate."""
+    """The last seconds of one NIC, and the state of its probe rate."""
 
     seconds: deque[_Second] = field(default_factory=deque)
     over_s: int | None = None
@@ -84,16 +84,17 @@ class _Nic:
 
 @dataclass(slots=True)
 class _Active:
-    """An active detection. `from_s`: second from which it may end."""
+    """An active detection. `from_s`: second of append time from which it may end."""
 
     from_s: int
     nics: set[str] = field(default_factory=set)
 
 
 class ProberHealth:
-    """Detector of prober trouble in one shard. `thresholds` may be set at any time.
+    """Detects prober trouble in one shard. `thresholds` may be set at any time.
 
-    `probe_slots` returns (ns between slots, probes per slot) as a NIC announces them; None if it does not.
+    `probe_slots` returns (ns between slots, probes per slot) as a NIC announces them, or None without an
+    announcement.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class ProberHealth:
 
     @property
     def due_ns(self) -> int:
-        """Append time at which `evaluate` next has something to do, ns."""
+        """Append time at which `evaluate` next has a second to evaluate, ns; `NEVER_NS` if none."""
         if not (self._pending or self._nics or self._active):
             return NEVER_NS
         next_s = self._from_s if self._next_s < 0 else self._next_s
@@ -140,7 +141,7 @@ class ProberHealth:
         self._newest_s = max(self._newest_s, append_ns // NS_PER_S)
 
     def ingest(self, event: LinkEvent, append_ns: int) -> None:
-        """Take one `LinkEvent`, appended at `append_ns`. The caller evaluates due seconds first."""
+        """Take a `LinkEvent` appended at `append_ns`. The caller must evaluate due seconds first."""
         self.reach(append_ns)
         number = append_ns // NS_PER_S
         self._silent.ingest(event, number)
@@ -198,7 +199,7 @@ class ProberHealth:
     def _check_rate(
         self, nic: str, nic_state: _Nic, rate_pps: float, usual_pps: float | None, number: int
     ) -> None:
-        """Compare a NIC's rate in one second with the lower of its announced and the usual rate."""
+        """Compare a NIC's rate in second `number` with the lower of its announced and the usual rate."""
         slot = self._probe_slots(nic)
         own_pps = 1e9 * (slot[1] + 1) / slot[0] if slot is not None and slot[0] else None
         known_pps = ((own_pps, "it announces"), (usual_pps, "is usual in its shard"))
@@ -216,8 +217,7 @@ class ProberHealth:
     # --------------------------------------------------------------------------------------- trouble
 
     def _find_silent(self, silent: Mapping[str, int], number: int) -> Iterator[Detection]:
-        """Yield detections for hosts whose probers do not answer. `silent`: NIC to the second of its last
-        event."""
+        """Yield detections for hosts of silent probers. `silent`: by NIC, the second of its last event."""
         by_host: dict[str, list[str]] = {}
         for nic in sorted(silent):
             by_host.setdefault(host_of(nic), []).append(nic)
@@ -256,7 +256,7 @@ class ProberHealth:
                 yield self._over(AlertKind.AGENT, host, number, f"{host}: its prober is healthy again")
 
     def _seconds_with_trouble(self, after: int, late_ns: int) -> dict[str, list[_Second]]:
-        """Return, by NIC, its seconds after `after` that have trouble or a late agent."""
+        """Return, by NIC, its seconds later than `after` with trouble, or an agent late by `late_ns`."""
         seconds_by_nic: dict[str, list[_Second]] = {}
         for nic, nic_state in self._nics.items():
             seconds = [
@@ -288,7 +288,7 @@ class ProberHealth:
         )
 
     def _evidence(self, nic: str, seconds: list[_Second]) -> EvidenceRef:
-        """Return a reference to the event with the most trouble."""
+        """Return a reference to the event with the most trouble among a NIC's seconds."""
         worst = max(seconds, key=lambda s: (s.late_ns, len(s.trouble), s.number))
         trouble = ", ".join(sorted(worst.trouble)) or "late"
         text = f"{nic}: {trouble}" + (f", {worst.late_ns / NS_PER_MS:.0f} ms" if worst.late_ns else "")
@@ -354,7 +354,7 @@ class ProberHealth:
         return [(host, active) for (of_kind, host), active in sorted(self._active.items()) if of_kind == kind]
 
     def _new_nics(self, kind: AlertKind, host: str, nics: list[str], number: int) -> list[str] | None:
-        """Add a host's NICs to the active detection; return those that are new, or None if all are known."""
+        """Add a host's NICs to the active detection; return the new ones, or None if all are known."""
         active = self._active.get((kind, host))
         if active is None:
             active = self._active[kind, host] = _Active(number)
@@ -367,7 +367,7 @@ class ProberHealth:
         return Detection(kind, host, (number + 1) * NS_PER_S, (number + 1) * NS_PER_S, text, over=True)
 
     def _whole_s(self, threshold: str) -> int:
-        """Return a threshold in whole seconds, at least 1."""
+        """Return the value of a threshold, rounded to whole seconds, at least 1."""
         return max(1, round(self.thresholds[threshold]))
 
 

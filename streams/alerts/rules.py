@@ -1,4 +1,4 @@
-"""Rules of alerts: constants that are not live thresholds, each with unit and reason."""
+"""Holds rules of alerts: constants that are not live thresholds, each with unit and reason."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class ShardAlerts:
 
     @property
     def thresholds(self) -> Thresholds:
-        """The live thresholds."""
+        """The thresholds in force, which may change at any time."""
         return self._book.thresholds
 
     @thresholds.setter
@@ -79,7 +79,7 @@ class ShardAlerts:
 
     @property
     def log_offset_ns(self) -> int:
-        """Fabric time minus log append time."""
+        """Fabric time minus log append time, ns."""
         return self._book.log_offset_ns
 
     @log_offset_ns.setter
@@ -88,12 +88,12 @@ class ShardAlerts:
 
     @property
     def now_ns(self) -> int:
-        """Newest log append time."""
+        """Newest log append time, ns."""
         return self._book.now_ns
 
     @property
     def due_ns(self) -> int:
-        """Log append time at which `evaluate` next has something to do."""
+        """Log append time at which `evaluate` next has an alert to raise or clear, ns."""
         times_ns = (self._link_health.due_ns, self._book.next_clear_ns, self._probers.due_ns)
         return min(*times_ns, self._simulation.due_ns, self._duplicates.due_ns, self._unmeasured.due_ns)
 
@@ -124,7 +124,7 @@ class ShardAlerts:
     def ingest_delays(self, record: PathDelays) -> Published:
         """Take one `PathDelays`; return the alerts to publish.
 
-        Latency rules follow the time of their windows, so the order of delays among records does not matter.
+        Latency rules follow the time of their windows, so the order of delays among records is irrelevant.
         """
         self._latency.ingest(record)
         return self._book.take_published()
@@ -171,7 +171,7 @@ class ShardAlerts:
         return self._book.take_published()
 
     def ingest_nic(self, name: str, nic: Nic | None, append_ns: int) -> Published:
-        """Take the announcement of a NIC (None: it was removed); return the alerts to publish."""
+        """Take a NIC's inventory record (None: the NIC was removed); return the alerts to publish."""
         self._begin(append_ns)
         self._unmeasured.announce(name, nic)
         if nic is None:
@@ -214,7 +214,7 @@ class ShardAlerts:
         return self._book.take_published()
 
     def _advance(self, to_ns: int) -> None:
-        """Run everything that is due by `to_ns`, in the order of the due times."""
+        """Raise, clear and evaluate in the order of due times, up to `to_ns`."""
         while (due_ns := self.due_ns) <= to_ns:
             self._book.now_ns = max(self.now_ns, due_ns)
             self._link_health.raise_due(due_ns)

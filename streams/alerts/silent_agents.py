@@ -1,7 +1,7 @@
-"""Finds probers that do not answer while the kernel of their host does: the agent stopped, the host is alive.
+"""Finds probers that do not answer while the kernel of their host does: the agent stopped.
 
 Peers probe the host of a silent prober (`LinkEvent.hosts`). A prober counts as silent only once its own
-events have stopped too, because a single peer may see only the one path that is dead.
+events have stopped too, because a single peer may see only one dead path.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class SilentAgents:
                 self._answered_s[host["peer"]] = second
 
     def at(self, second: int) -> dict[str, int]:
-        """Return the probers that are silent at the end of `second`, with the second of their last event.
+        """Return, by prober silent at the end of `second`, the second of its last event.
 
         A prober stays silent until it reports, or until its host no longer answers either. A host that peers
-        no longer probe keeps the state in which it was last seen.
+        no longer probe keeps its last state, answering or silent.
         """
         silent_since_s: dict[str, int] = {}
         for nic, answered_s in list(self._answered_s.items()):

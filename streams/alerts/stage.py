@@ -1,4 +1,4 @@
-"""Alerts stage: publishes the `Alert` records of an owner's shards.
+"""Publishes the `Alert` records of an owner's shards.
 
 Some topics are read from their beginning, others from as far back as an alert may wait. The links stage
 passes decoded evidence on. The worker that owns a shard's partition of `fabric.links` owns its alerts. A new

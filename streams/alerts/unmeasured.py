@@ -1,7 +1,7 @@
 """Finds NICs that nobody measures: their prober works, but no probe from or to them is answered.
 
 Rails that cannot reach each other, a missing route or a closed port leave a NIC without a peer that answers.
-Failures of its links are then never seen. A NIC that is alone in its fabric has no peers by nature.
+Failures of its links then go unnoticed. A NIC that is alone in its fabric has no peers by nature.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class _Prober:
     """Newest answered probe from or to the NIC, or the start of its uninterrupted reports."""
 
     def runs_at(self, now_ns: int) -> bool:
-        """Return whether the prober's reports are recent."""
+        """Return whether the prober's newest report is recent enough: the prober runs."""
         return now_ns - self.reported_ns <= REPORTED_NS
 
 
 class UnmeasuredNics:
-    """Detector of the NICs of one shard that nobody measures.
+    """Detects the NICs of one shard that nobody measures.
 
-    `explained` returns NICs and hosts that other active alerts name: their silence has a cause already.
+    `explained` returns NICs and hosts that other active alerts name: their silence already has a cause.
     """
 
     def __init__(self, shard: str, explained: Callable[[], Collection[str]]) -> None:
@@ -54,7 +54,7 @@ class UnmeasuredNics:
 
     @property
     def due_ns(self) -> int:
-        """Append time at which `evaluate` next has something to do, ns."""
+        """Append time at which `evaluate` next checks the NICs, ns."""
         return self._next_ns
 
     def recover(self, nics: Iterable[str], at_ns: int) -> None:
@@ -63,7 +63,7 @@ class UnmeasuredNics:
         self._next_ns = at_ns + MIN_UNMEASURED_NS
 
     def announce(self, name: str, nic: Nic | None) -> None:
-        """Take the announcement of a NIC; None: it was removed. Simulated NICs are not watched."""
+        """Take a NIC's inventory record; None if the NIC was removed. Simulated NICs are not watched."""
         if nic is None:
             self._probers.pop(name, None)
         elif nic["simulation_pace"] is not None:
@@ -71,7 +71,7 @@ class UnmeasuredNics:
             self._probers.pop(name, None)
 
     def ingest(self, event: LinkEvent, append_ns: int) -> None:
-        """Take the answered probes of one event."""
+        """Take the counts of answered probes from one event."""
         if event["kind"] != EvidenceKind.PROBE or event["nic"] in self._simulated:
             return
         prober = self._probers.get(event["nic"])
@@ -86,7 +86,7 @@ class UnmeasuredNics:
                 self._probers[name].measured_ns = append_ns
 
     def evaluate(self, now_ns: int) -> list[Detection]:
-        """Return a detection if there are more unmeasured NICs by `now_ns`, or none any more."""
+        """Return a detection if more NICs are unmeasured at `now_ns` than before, or none any more."""
         running = {name: prober for name, prober in self._probers.items() if prober.runs_at(now_ns)}
         oldest_ns = min((prober.measured_ns for prober in running.values()), default=NEVER_NS)
         self._next_ns = max(now_ns + NS_PER_S, oldest_ns + MIN_UNMEASURED_NS)

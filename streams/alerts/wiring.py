@@ -48,7 +48,7 @@ class Misfit:
 
 
 def _majority_evidence(leaf: str, rail: int, rails: Counter[int], leaves: Collection[str]) -> str:
-    """Return the evidence that most NICs of a leaf belong to another rail; empty if there is none.
+    """Return a text that most NICs of a leaf belong to another rail; empty without such a majority.
 
     `rails`: number of the leaf's NICs by rail; `leaves`: all leaves with NICs of `rail`.
     """
@@ -67,7 +67,7 @@ def misfits_of(
     """Return the NICs on a leaf of another rail.
 
     A leaf's rail comes from the topology file, else from the majority of the leaf's NICs. If all leaves serve
-    all rails alike, there are no misfits.
+    all rails alike, no NIC is returned.
     """
     topology = topology if topology is not None else Topology()
     rails: dict[str, Counter[int]] = defaultdict(Counter)
@@ -101,7 +101,7 @@ class _Nic(NamedTuple):
 
 @dataclass(slots=True)
 class _Pair:
-    """Content of the record of a directed pair."""
+    """Content of the `PathMaps` record of a directed pair of NICs."""
 
     shard: str
     at_ns: int
@@ -114,7 +114,7 @@ class _Pair:
 
 @dataclass(slots=True)
 class _Fact:
-    """One contradiction of the plan. Facts that have an item in common have one cause."""
+    """A contradiction of the plan. Facts that have an item in common have one cause."""
 
     key: str
     subject: str
@@ -128,7 +128,7 @@ class _Fact:
 
 @dataclass(slots=True)
 class _Active:
-    """An active detection. `quiet_ns`: time since which none of its facts has held; None while one does."""
+    """An active detection. `quiet_ns`: time since which none of its facts holds; None while a fact holds."""
 
     subject: str
     shard: str
@@ -139,7 +139,7 @@ class _Active:
 
 
 class Wiring:
-    """Detects wrong cabling. Set `topology` and `thresholds` at any time, in effect from the next record."""
+    """Detects wrong cabling. A change of `topology` or `thresholds` applies from the next record on."""
 
     def __init__(self, topology: Topology | None = None) -> None:
         self.topology = topology if topology is not None else Topology()
@@ -224,7 +224,7 @@ class Wiring:
         )
 
     def _count(self, key: str, pair: _Pair, by: int) -> None:
-        """Add a pair's content to the counts, or remove it (`by` = -1)."""
+        """Add a pair's content to the counts (`by` = 1), or remove it (`by` = -1)."""
         nic = split_pair(key)[0]
         for leaf in pair.leaves:
             self._leaves[nic][leaf] += by
@@ -239,7 +239,7 @@ class Wiring:
             (pairs.add if by > 0 else pairs.discard)(key)
 
     def _count_cables(self, nic: str, before: set[str], now: set[str]) -> None:
-        """Replace the cables of one record of a NIC."""
+        """Replace the cables `before` that a NIC's record showed with the cables `now`."""
         self._votes.replace(nic, before, now)
         for cable in before ^ now:
             for end in cable_ends(cable):
@@ -250,7 +250,7 @@ class Wiring:
 
     @property
     def due_ns(self) -> int:
-        """Append time at which `evaluate` next has something to do, ns."""
+        """Append time at which `evaluate` next has a fact to report or to end, ns."""
         hold_ns, clear_ns = self.thresholds.ns("alert_miswired_s"), self.thresholds.ns("alert_clear_s")
         reported = {fact for active in self._active for fact in active.facts}
         ripe = min((at_ns for key, at_ns in self._since.items() if key not in reported), default=NEVER_NS)
@@ -259,7 +259,7 @@ class Wiring:
         return min(changed, ripe + hold_ns, quiet + clear_ns)
 
     def evaluate(self, now_ns: int) -> list[tuple[str, Detection]]:
-        """Return (shard, detection) for everything that is new at append time `now_ns`."""
+        """Return (shard, detection) for each cause that is new or over at append time `now_ns`."""
         if self._dirty and now_ns >= self._evaluated_ns + EVALUATION_GAP_NS:
             self._dirty, self._evaluated_ns = False, now_ns
             self._find_facts(now_ns)
@@ -283,7 +283,7 @@ class Wiring:
                 active.quiet_ns = now_ns
 
     def _raise(self, ripe: set[str], now_ns: int) -> list[tuple[str, Detection]]:
-        """Return detections for facts that have held long enough; facts of a cause are reported together."""
+        """Return detections for facts that have held for long enough (`ripe`), one per cause."""
         reported = {fact for active in self._active for fact in active.facts}
         news: dict[str, _Active] = {}
         for key in sorted(ripe - reported):
@@ -304,7 +304,7 @@ class Wiring:
         return [(of.shard, self._detection(of, now_ns)) for of in news.values()]
 
     def _same_cause(self, key: str, reported: set[str]) -> set[str]:
-        """Return a fact and all unreported facts of its cause, also those that have not held long enough."""
+        """Return a fact and all unreported facts of its cause, including facts that are too recent."""
         cause, items, shard = {key}, set(self._facts[key].items), self._facts[key].shard
         while more := {
             other
@@ -367,7 +367,7 @@ class Wiring:
         return facts
 
     def _leaf_of(self) -> dict[str, str]:
-        """Return the leaf of each NIC: the first switch of most of its paths."""
+        """Return, by NIC, its leaf: the first switch of most of its paths."""
         groups = Groups()
         groups.add(+self._joins, +self._leaf_names, +self._anycast)
         leaf_of = {}
@@ -378,7 +378,7 @@ class Wiring:
         return leaf_of
 
     def _homes(self, leaf_of: Mapping[str, str]) -> dict[int, str]:
-        """Return the leaf of each rail: the one with most of the rail's NICs."""
+        """Return, by rail, the leaf with most of the rail's NICs."""
         leaves: dict[int, Counter[str]] = defaultdict(Counter)
         for nic, leaf in leaf_of.items():
             rail = self._nics[nic].rail
@@ -428,12 +428,12 @@ def _contradictions_of(record: PathMaps) -> Iterator[str]:
 
 
 def _findings(pair: _Pair) -> tuple[frozenset[Any], ...]:
-    """Return that content of a pair on which facts depend."""
+    """Return the part of a pair's content on which facts depend."""
     return pair.leaves, *pair.names, pair.contradictions
 
 
 def parse_contradiction(reported: str) -> tuple[str, str, str] | None:
-    """Return (end, its planned far end, node that is there) from the text of a contradiction; else None."""
+    """Return (end, planned far end, actual far node) from the text of a contradiction; None if not parsed."""
     for pattern in WIRED:
         match = pattern.search(reported)
         if match is not None:

@@ -1,1 +1,1 @@
-"""Sources of alerts: each turns one kind of record into alerts of the book."""
+"""Turns records into alerts of the book, with one source for each kind of record."""

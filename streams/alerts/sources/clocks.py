@@ -1,8 +1,8 @@
-"""Alerts from clock offsets: too many clocks are UNSYNCED, or log time is wrong.
+"""Raises alerts from clock offsets: too many clocks are UNSYNCED, or log time is wrong.
 
 Fabric time starts at the median of the hosts' system clocks and never steps. So `log_offset_ns`, fabric time
-minus append time, shows the difference between the log's clock and those of many hosts. Simulated hosts have
-no system clocks that could show this difference, and a slow simulation leaves too few probes for a window.
+minus append time, shows the difference between the log's clock and the hosts' clocks. Simulated hosts have no
+system clocks for this comparison, and a slow simulation leaves too few probes for a window.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG_SUBJECT: Final = "log"
 
 @dataclass(slots=True)
 class _Window:
-    """Clocks of one window, from the parts received so far."""
+    """The clocks of one window, from the parts of its record received so far."""
 
     parts: set[int] = field(default_factory=set)
     count: int = 0
@@ -35,9 +35,13 @@ class _Window:
 
 
 class ClockAlerts:
-    """Alerts from `ClockOffsets` records. `health`: newest link health, because clocks of dead hosts do not
-    count. `is_duplicate`: whether two agents share a host's name, which has an alert of its own.
-    `simulation`: tells whether the shard's NICs are simulated, and whether they are slow."""
+    """Raises alerts from `ClockOffsets` records.
+
+    `health`: newest link health; clocks of dead hosts are ignored.
+
+    `is_duplicate`: whether two agents share a host's name, which has an alert of its own. `simulation`:
+    whether the shard's NICs are simulated, and slow.
+    """
 
     def __init__(
         self,
@@ -77,7 +81,7 @@ class ClockAlerts:
             self._evaluate(window, record)
 
     def _evaluate(self, window: _Window, record: ClockOffsets) -> None:
-        """Raise, hold or end the alert about clocks for a complete window."""
+        """Raise, hold or end the alert about unsynced clocks, given a complete window."""
         book = self._book
         unsynced = sorted(window.unsynced)
         percent = 100 * len(unsynced) / max(window.count, 1)

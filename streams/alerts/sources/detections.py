@@ -1,4 +1,4 @@
-"""Alerts from detections: trouble of agents, probe storms, wrong cabling."""
+"""Raises alerts from detections: trouble of agents, probe storms, wrong cabling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT_GROWS: Final = frozenset({AlertKind.MISWIRED, AlertKind.UNMEASURED})
 
 
 class DetectionAlerts:
-    """Alerts from `Detection`s. A detection that is repeated for an earlier time is ignored.
+    """Raises alerts from `Detection`s. A detection repeated for an earlier time is ignored.
 
     `forget_agent` is called with a host whose silent prober is not reported because the host is dead.
     """
@@ -43,7 +43,7 @@ class DetectionAlerts:
             self._book.update(alert, at_ns)
 
     def _is_of_dead_host(self, detection: Detection) -> bool:
-        """Return whether the detection is about the agent of a host that has an active alert itself."""
+        """Return whether the detection is about an agent whose host has an active HOST_DOWN alert."""
         host = self._book.find(AlertKind.HOST_DOWN, detection.subject)
         return detection.kind == AlertKind.AGENT and host is not None
 

@@ -1,4 +1,4 @@
-"""Alerts from diagnoses of jobs: one hangs, is slow because of the network, or has a straggler.
+"""Raises alerts from diagnoses of jobs: a hang, a job that the network slows, or a straggler.
 
 A diagnosis comes every 5 s, and once more at the job's end. An alert ends with the first diagnosis that calls
 for no alert of its kind, or when diagnoses stop.
@@ -29,7 +29,7 @@ def kind_of(head: Mapping[str, Any]) -> AlertKind | None:
 
 
 class JobAlerts:
-    """Alerts from `Diagnosis` records, of which only the leading fields are needed."""
+    """Raises alerts from `Diagnosis` records, of which only the leading fields are needed."""
 
     def __init__(self, book: AlertBook) -> None:
         self._book = book
@@ -61,12 +61,12 @@ class JobAlerts:
             self._raise(detected_kind, head)
 
     def _persists(self, kind: AlertKind, head: Mapping[str, Any]) -> bool:
-        """Return whether a verdict has held for long enough. A hang has lasted long enough at first."""
+        """Return whether a verdict has held for long enough to raise its alert; a HANG always has."""
         lasted_ns = head["end_ns"] - head["since_ns"]
         return kind == AlertKind.JOB_HANG or lasted_ns >= self._book.thresholds.ns("alert_job_s")
 
     def _renew(self, alert: OpenAlert, head: Mapping[str, Any]) -> None:
-        """Keep an alert active; publish it again if its cause has changed."""
+        """Keep an alert active; publish it again if the verdict or its cause has changed."""
         alert.over_ns = head["end_ns"]
         alert.clear_at_ns = self._book.now_ns + JOB_SILENT_NS
         cause = (str(head["verdict"]), head["subject"])

@@ -1,4 +1,4 @@
-"""Alerts from latency SLOs: a rule is violated, until it is met again or removed."""
+"""Raises alerts from latency SLOs: an alert lasts until its rule is met again or removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUBJECT_PREFIX: Final = "latency:"
 
 
 class LatencyAlerts:
-    """Alerts from latency rules. `groups` returns the groups of a NIC, see latency_slo.py."""
+    """Raises alerts from latency rules. `groups` returns the groups of a NIC, see latency_slo.py."""
 
     def __init__(self, book: AlertBook, groups: Callable[[str], frozenset[str]]) -> None:
         self._book = book

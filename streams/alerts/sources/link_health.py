@@ -1,8 +1,8 @@
-"""Alerts from link health: dead and grey cables, NICs and hosts, grouped by cause.
+"""Raises alerts from link health: dead and grey cables, NICs and hosts, grouped by cause.
 
 One dead cable gives one alert. Cables of one switch that die together give one alert about the switch, and
-those of a host one about the host. Each flap of a cable doubles the time for which its alert stays open. From
-a threshold of flaps on, the alert is LINK_FLAPPING.
+cables of a host one about the host. Each flap of a cable doubles the time for which its alert stays open.
+From a threshold of flaps on, the alert is LINK_FLAPPING.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ HEALTH_KINDS: Final = frozenset(
 
 
 class LinkHealthAlerts:
-    """Alerts from `LinkHealth` records.
+    """Raises alerts from `LinkHealth` records.
 
     `cables_of` returns the number of a switch's cables, 0 if unknown. `forget_agent` is called with a host
-    whose alert replaced that of its prober.
+    whose alert replaced the alert of its prober.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class LinkHealthAlerts:
 
     @property
     def due_ns(self) -> int:
-        """Append time at which `raise_due` next has something to do."""
+        """Append time at which `raise_due` next has an alert to raise, ns; `NEVER_NS` if none."""
         return min((at_ns for at_ns, _ in self._waiting.values()), default=NEVER_NS)
 
     def recover(self, alert: OpenAlert) -> None:
-        """Restore the members of an active alert."""
+        """Restore the subjects of an active alert."""
         if alert.kind not in DEATH_KINDS:
             return
         alert.members = {s for s in alert.covers() if "<>" in s or ">" not in s}
@@ -70,13 +70,13 @@ class LinkHealthAlerts:
             alert.members.discard(alert.subject)  # a switch is active through its cables
 
     def raise_due(self, to_ns: int) -> None:
-        """Raise the alerts of deaths that have waited long enough by `to_ns`."""
+        """Raise the alerts of dead subjects that have waited for long enough by `to_ns`."""
         for subject in sorted(s for s, (at_ns, _) in self._waiting.items() if at_ns <= to_ns):
             if subject in self._waiting:
                 self._raise_death(subject)
 
     def ingest(self, subject: str, record: LinkHealth | None) -> None:
-        """Take the record of a subject; None if the subject was forgotten."""
+        """Take the health record of a subject; None if the subject was forgotten."""
         if record is None:
             self._forget(subject)
             return
@@ -110,11 +110,11 @@ class LinkHealthAlerts:
         return OF_SHARD.get(record["kind"], AlertKind.LINK_GREY) if state == LinkState.GREY else None
 
     def _alert_of(self, subject: str) -> OpenAlert | None:
-        """Return the alert to which a subject's health belongs; None if there is none."""
+        """Return the alert to which a subject's health belongs; None if no alert is active for it."""
         return self._book.newest(lambda a: a.kind in HEALTH_KINDS and subject in a.covers())
 
     def _begin(self, kind: AlertKind, subject: str, record: LinkHealth) -> None:
-        """Raise an alert, or wait for other deaths of the same cause."""
+        """Raise an alert, or wait for further dead subjects of the same cause."""
         book, since_ns = self._book, record["since_ns"]
         if book.was_covered(subject, since_ns):
             return
@@ -165,7 +165,7 @@ class LinkHealthAlerts:
     def _is_settled(self, alert: OpenAlert, subject: str, record: LinkHealth) -> bool:
         """Return whether a loss rate has just been counted over a whole window, or has doubled.
 
-        The rate that raises an alert is lower: its window began before the losses.
+        The rate that first raises an alert is too low: its window began before the losses.
         """
         if alert.kind != AlertKind.LINK_GREY or alert.subject != subject or alert.grouped:
             return False
@@ -225,7 +225,7 @@ class LinkHealthAlerts:
     # --------------------------------------------------------------------------------------- causes
 
     def _raise_death(self, subject: str) -> None:
-        """Raise the alert of a death, with the other deaths of the same cause."""
+        """Raise the alert of a dead subject, with the other dead subjects of the same cause."""
         record = self._waiting.pop(subject)[1]
         if self._join_host(subject, record):
             return
@@ -241,7 +241,7 @@ class LinkHealthAlerts:
             self._end_agent(subject, record)
 
     def _join_host(self, subject: str, record: LinkHealth) -> bool:
-        """Add a NIC or cable of a dead host to that host's alert; return False if there is no such alert."""
+        """Add a NIC or cable of a dead host to the host's alert; return False if the host has none."""
         if record["kind"] == HealthKind.HOST:
             return False
         nodes = nodes_of(record["subject"])
@@ -261,7 +261,7 @@ class LinkHealthAlerts:
         return alert.add_one_evidence(_evidence(record)) or is_new
 
     def _gather_host(self, host: str, record: LinkHealth) -> None:
-        """Group the alerts and waiting deaths of a dead host's NICs and cables under the host's alert."""
+        """Group the alerts and waiting dead NICs and cables of a dead host under the host's alert."""
         for other in sorted(self._waiting):
             if other in self._waiting and host in nodes_of(self._waiting[other][1]["subject"]):
                 self._raise_death(other)
@@ -276,7 +276,7 @@ class LinkHealthAlerts:
             self._book.group(of_host, alert, record["evaluated_ns"])
 
     def _end_agent(self, host: str, record: LinkHealth) -> None:
-        """Clear the alert about a host's silent prober: the whole host is dead."""
+        """Clear the alert about a host's silent prober, because the whole host is dead."""
         alert = self._book.find(AlertKind.AGENT, host)
         if alert is not None:
             alert.over_ns = record["evaluated_ns"]
@@ -301,7 +301,7 @@ class LinkHealthAlerts:
         return None if best is None else best[1]
 
     def _dead_cables_at(self, node: str, about_ns: int) -> list[str]:
-        """Return the cables of a switch that have been DOWN since about the given time."""
+        """Return the cables of a switch that have been DOWN since about `about_ns`, sorted."""
         window_ns = DOWN_CABLES.window_ns or 0
         return sorted(
             subject
@@ -313,7 +313,7 @@ class LinkHealthAlerts:
         )
 
     def _raise_switch(self, node: str, record: LinkHealth) -> None:
-        """Group the deaths of a dead switch's cables: under one's active alert, else under a new one."""
+        """Group a dead switch's dead cables under an active alert of one of them, else under a new alert."""
         book = self._book
         dead = self._dead_cables_at(node, record["since_ns"])
         active = [
@@ -358,14 +358,14 @@ def _switch_alert(node: str, dead: list[str], records: list[LinkHealth]) -> Open
 
 
 def nodes_of(subject: str) -> set[str]:
-    """Return the nodes of a subject: both ends of a cable, the host of a NIC, a switch or host itself."""
+    """Return the nodes of a subject: both ends of a cable, a NIC's host, or the switch or host itself."""
     if "<>" in subject:
         return {end_parts(end).node for end in subject.split("<>")}
     return {host_of(subject)}
 
 
 def _nics_of(records: Iterable[LinkHealth]) -> list[str]:
-    """Return the NICs that records name."""
+    """Return the NICs that the records name, in order."""
     nics: dict[str, None] = {}
     for record in records:
         for name in (record["subject"], *record["candidates"]):
@@ -375,7 +375,7 @@ def _nics_of(records: Iterable[LinkHealth]) -> list[str]:
 
 
 def _links_of(record: LinkHealth) -> list[str]:
-    """Return the links of a record; for a whole shard, the cables that may be at fault."""
+    """Return the links of a record; of a record about a whole shard, the cables that may be at fault."""
     if record["kind"] not in OF_SHARD:
         return list(record["links"])
     return [name for name in record["candidates"] if "<>" in name]

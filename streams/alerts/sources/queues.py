@@ -1,4 +1,4 @@
-"""Alerts from contention: queues that persist. A queue of another cause belongs to its alert.
+"""Raises alerts from contention: queues that persist.
 
 A queue behind a dead cable belongs to the cable's alert, and a queue in a pause storm to the storm's.
 """
@@ -14,13 +14,13 @@ from streams.alerts.sources.link_health import DEATHS, nodes_of
 
 
 class QueueAlerts:
-    """Alerts from `ContentionWindow` records."""
+    """Raises alerts from `ContentionWindow` records."""
 
     def __init__(self, book: AlertBook) -> None:
         self._book = book
 
     def ingest(self, window: ContentionWindow) -> None:
-        """Take one record."""
+        """Take one contention window; raise, update or clear the alert of its queue."""
         book, link = self._book, window["link"]
         alert = self._alert_of(link)
         if window["state"] == ContentionState.CLOSED:
@@ -52,13 +52,13 @@ class QueueAlerts:
         return is_long and not self._book.was_covered(window["link"], window["opened_ns"])
 
     def _alert_of(self, link: str) -> OpenAlert | None:
-        """Return the alert to which a link's queue belongs; None if there is none."""
+        """Return the alert to which a link's queue belongs; None if it belongs to none."""
         return self._book.newest(
             lambda a: a.kind not in DETECTED and (link in a.covers() or link in a.members)
         )
 
     def _cause_of(self, window: ContentionWindow) -> OpenAlert | None:
-        """Return the alert about the cause of a queue; None if there is none.
+        """Return the alert about the cause of a queue; None without such an alert.
 
         The cause is a cable of the same switch that just died, or a NIC that holds all traffic back.
         """
@@ -69,7 +69,7 @@ class QueueAlerts:
 
 
 def _follows_death(window: ContentionWindow, alert: OpenAlert) -> bool:
-    """Return whether a queue formed just after the death that an alert reports, at one of its switches."""
+    """Return whether a queue formed just after the failure that an alert reports, at one of its switches."""
     if alert.kind not in DEATHS.values() or not alert.members:
         return False
     near = {end_parts(end).node for end in window["link"].split(">")}

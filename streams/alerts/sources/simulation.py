@@ -1,7 +1,7 @@
-"""Alert about a simulated fleet whose time passes more slowly than real time.
+"""Raises the alert about a simulated fleet whose time passes more slowly than real time.
 
 The pace comes from the inventory. While a fleet is slow, windows contain too few of its probes, so clocks may
-look UNSYNCED. This alert then replaces those about clocks.
+look UNSYNCED. This alert then replaces alerts about clocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streams.alerts.rules import NEVER_NS, PACE_CHANGE, SLOW_NS
 
 @dataclass(frozen=True, slots=True)
 class FleetPace:
-    """The pace of a shard's simulated NICs, as announced."""
+    """Pace of a shard's simulated NICs, as announced: simulated time divided by real time."""
 
     pace: float
     nics: int
@@ -29,7 +29,7 @@ class FleetPace:
 
 
 class SimulationAlerts:
-    """Alert about the slow simulation of one shard."""
+    """Raises the alert about the slow simulation of one shard."""
 
     def __init__(self, book: AlertBook) -> None:
         self._book = book
@@ -51,7 +51,7 @@ class SimulationAlerts:
 
     @property
     def due_ns(self) -> int:
-        """Log append time at which the fleet will have been slow for long enough."""
+        """Append time, ns, at which the fleet will have been slow for long enough for the alert."""
         return NEVER_NS if self._slow_from_ns is None or self._alert() else self._slow_from_ns + SLOW_NS
 
     def ingest(self, fleet: FleetPace | None) -> None:

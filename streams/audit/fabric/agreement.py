@@ -24,7 +24,7 @@ BAD_SHARE: Final = 0.5
 @error("fabric.mtu", "NICs of a rail have the same MTU")
 @remedy.monitor("ip link set dev INTERFACE mtu MTU, and in the network's configuration")
 def mtus(fabric: FabricRecords) -> Iterator[Found]:
-    """Yield a finding per NIC that states its MTU: FAILED unless most of its shard and rail have it."""
+    """Yield a finding per NIC that states its MTU: FAILED unless most of its shard and rail use that MTU."""
     groups: dict[tuple[str, int | None], list[Nic]] = defaultdict(list)
     for nic in fabric.nics:
         if nic["mtu_bytes"] is not None:

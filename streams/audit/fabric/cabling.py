@@ -39,7 +39,7 @@ class Swap:
 
 
 class Cabling:
-    """Differences between the plan and traced cables. `actual`: each end of a traced cable to its far end."""
+    """Differences of traced cables from the plan. `actual`: each end of a traced cable to its far end."""
 
     def __init__(self, fabric: FabricRecords, actual: Mapping[End, End]) -> None:
         self._fabric, self.actual = fabric, actual
@@ -100,7 +100,7 @@ class Cabling:
                 yield Swap(below, above)
 
     def _swaps_by_node(self) -> Iterator[Swap]:
-        """Yield the swaps for which only the switches are known, not the ports; first those at one node."""
+        """Yield the swaps of which only the switches are known, not the ports; swaps at one node first."""
         unpaired = {end: at for end, at in self._contradicted.items() if end not in self._in_swap}
         for end in sorted(unpaired, key=_by_name):
             if end not in unpaired:

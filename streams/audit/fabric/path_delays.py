@@ -149,7 +149,7 @@ def _best(path: PathDelay) -> _Best | None:
 
 
 def _kind(fabric: FabricRecords, a: str, b: str, hops: int) -> str:
-    """Return the class of a direction: by number of links if traced, else by host, rack and rail."""
+    """Return the class of a direction: by number of links if traced, else by common host, rack and rail."""
     if hops:
         return f"{hops} links"
     if host_of(a) == host_of(b):
@@ -189,7 +189,7 @@ def _findings(fabric: FabricRecords, rows: _Rows, thing: str) -> Iterator[Found]
 
 
 def _passed(fabric: FabricRecords, nics: Sequence[str], thing: str) -> Iterator[Found]:
-    """Yield a PASSED finding per NIC. `nics`: the sender of each path that was compared."""
+    """Yield a PASSED finding per NIC. `nics`: sender of each compared path; `thing`: measured quantity."""
     counts = Counter(nics)
     for nic in sorted(counts, key=natural):
         text = f"{thing} of {counts[nic]} paths from {nic} as on the others"

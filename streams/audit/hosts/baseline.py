@@ -54,7 +54,7 @@ class Expected(StrictModel):
         return self
 
     def allows(self, fact: AuditFact) -> bool | None:
-        """Return whether a value is as expected; None if a figure is expected and the value is not one."""
+        """Return whether a value is as expected; None if a number is expected and the value is none."""
         if self.median is None:
             return fact["text"] in self.texts
         if fact["number"] is None:

@@ -95,7 +95,7 @@ class Trend:
 
 
 class Recurrence(NamedTuple):
-    """Growth of a counter: events, days with one, days observed, and the interval of the share of days."""
+    """Growth of a counter: events, days with an event, days observed, interval of the share of days."""
 
     events: int
     event_days: int
