@@ -95,9 +95,9 @@ class ActivityMeter:
         """Whether the process had operations at the last record, and whether it was stopped then."""
 
     def heartbeat_s(self, usual_s: float) -> float:
-        """Return the s until the next record without operations.
+        """Return the seconds until the next record without operations, `usual_s` or less.
 
-        It is soon if it is the first after work, or if the process was stopped since: others may wait for it.
+        It is less for the first record after work, or if the process was stopped: other ranks may wait.
         """
         is_news = self._had_work or self.is_stopped != self._was_stopped
         return min(FIRST_IDLE_S, usual_s) if is_news else usual_s

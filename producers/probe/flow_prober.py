@@ -66,7 +66,7 @@ class LiveFlows:
             self._flows[name] = self._updated(self._flows.get(name), flow, now_s)
 
     def routes(self, now_s: float) -> tuple[PeerRoute, ...]:
-        """Return the routes of the live flows, sorted. At most `MAX_ROUTES`, those of the fastest."""
+        """Return the routes of the live flows, sorted; at most `MAX_ROUTES`, the routes of the fastest."""
         if now_s - self._reported_s > REPORT_TIMEOUT_S:
             return ()
         live = [flow for flow in self._flows.values() if flow.links and now_s - flow.sent_s <= LIVE_S]

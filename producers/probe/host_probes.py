@@ -67,7 +67,7 @@ class _Peer:
 
 @dataclass(slots=True)
 class SilentPeers:
-    """The silent peers of one NIC, and the probes of their hosts. Pure; times are monotonic, s."""
+    """The peers of one NIC, and the probes of the silent peers' hosts. Pure; times are monotonic, s."""
 
     _peers: dict[str, _Peer] = field(default_factory=dict)
 

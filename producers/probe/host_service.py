@@ -75,7 +75,7 @@ class HostLog:
         self._reader: LookupReader | None = None
 
     def set_members(self, members: Sequence[ProbeService]) -> None:
-        """Deliver records to these probers, from the beginning of the topics: a new prober knows none."""
+        """Deliver records to these probers, from the beginning of the topics: a new prober has no records."""
         self._members = list(members)
         self._close_reader()
         if self._members:

@@ -70,8 +70,8 @@ class PathStatusTracker:
     """Tracks the state of one NIC's paths and decides when to report.
 
     It reads no clock; times are monotonic, ns. A report contains the losing paths. For each of their links it
-    also contains the path over that link that was answered last, which narrows down the dead link best. A
-    report without paths means that nothing is lost.
+    also contains the most recently answered path over that link, to narrow down the dead link. A report
+    without paths means that nothing is lost.
     """
 
     nic: str

@@ -342,7 +342,7 @@ class ProbeService:
             self._announce_at_s = now_s
 
     def _peer_problem(self, now_s: float) -> str | None:
-        """Return one line if none of the other hosts' NICs has been a peer for long; None for a lone host."""
+        """Return one line if no NIC of another host has been a peer for long; None for a lone host."""
         alive = self.publisher.peers.alive(self.nic.shard)
         hosts = {record["host"] for record in alive.values()} - {self.nic.host}
         if self._peers or not hosts:

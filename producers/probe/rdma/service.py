@@ -177,7 +177,7 @@ class RdmaProbeService:
         self._reader.close()
 
     def _probe(self, transport: UdTransport, stop: StopRequest) -> str | None:
-        """Run one worker process until a stop is requested; return why it ended if it ended before that."""
+        """Run one worker process until a stop is requested; return the reason if it ended earlier."""
         announce_at_s = peers_at_s = status_at_s = 0.0
         peers = 0
         publisher = self._publisher
@@ -230,7 +230,7 @@ class RdmaProbeService:
 
 
 def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = SYSFS) -> int:
-    """Probe until SIGTERM or SIGINT. Return 0, also with nothing to probe; 2 if it cannot start."""
+    """Probe until SIGTERM or SIGINT. Return 0, also with nothing to probe; 2 if the service cannot start."""
     stop = StopRequest()
     stop.set_on_signals()
     reason, device = rdma_unavailable(settings, nic, sysfs), rdma_device_of(nic, sysfs)

@@ -64,7 +64,7 @@ def cross_timestamp(
 ) -> CrossTimestamp:
     """Read a clock together with the system clock several times; return the pair with the smallest bound.
 
-    System time is the middle of the readings around the clock's, and the bound is half their distance.
+    System time is the middle of the two system readings around the clock's reading, the bound half their gap.
     """
     best: CrossTimestamp | None = None
     for _ in range(tries):

@@ -421,7 +421,7 @@ def _serve(device: _Device, prober: UdProber, lines: _Lines, flush_ns: int) -> N
 
 
 def _step(device: _Device, prober: UdProber, woken: bool) -> None:
-    """Receive the packets that arrived, then send those that are due. So no unread packet is lost."""
+    """Receive the packets that arrived, then send the due packets, so that no unread packet is lost."""
     if woken:
         device.woken()
         device.wait_armed()  # before polling, so that a later completion wakes again
