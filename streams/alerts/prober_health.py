@@ -133,11 +133,11 @@ class ProberHealth:
             self._from_s = max(self._from_s, at_ns // NS_PER_S + 1)
 
     def forget_agent(self, host: str) -> None:
-        """Forget a prober's trouble, whose alert the host's replaced; it is detected again if it lasts."""
+        """Forget a prober's trouble whose alert the host's replaced; it is detected again if it lasts."""
         self._active.pop((AlertKind.AGENT, host), None)
 
     def reach(self, append_ns: int) -> None:
-        """Note that the shard's next event was appended at `append_ns`: earlier seconds are over."""
+        """Note that the shard's next event came at `append_ns`, so that earlier seconds are complete."""
         self._newest_s = max(self._newest_s, append_ns // NS_PER_S)
 
     def ingest(self, event: LinkEvent, append_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""Finds checks that report the same fault: one stays an error, others refer to it as warnings. Pure."""
+"""Finds checks that report the same fault: one stays an error, the others refer to it as warnings. Pure."""
 
 from __future__ import annotations
 

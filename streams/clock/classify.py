@@ -117,7 +117,7 @@ def classify(track: ClockTrack | None, measurement: Measurement) -> Change:
 
 
 def _compare(track: ClockTrack, measurement: Measurement, state: ClockSync) -> Change:
-    """Return the change that a measurement shows compared to the track's prediction."""
+    """Return the change of a measurement from the track's prediction. `state`: state unless it steps."""
     rate_change = measurement.rate_ppb - track.drift_ppb
     rate_spread = math.sqrt(track.p_drift + measurement.rate_variance)
     bend_ppb = max(abs(rate_change) - 2 * rate_spread, 0.0)
@@ -190,7 +190,7 @@ def apply(
 
 
 def _defer(track: ClockTrack, measurement: Measurement, change: Change) -> None:
-    """Keep the track's prediction, and widen its bound to cover the measurement too."""
+    """Keep the track's prediction, and widen its error bound to cover the measurement too."""
     track.doubts += 1
     track.queue_ns = max(track.queue_ns, abs(measurement.ahead_ns(track)))
     track.innovation = 0.0

@@ -79,7 +79,7 @@ class Slew:
 
 
 def gauge_base_ns(mesh: Mesh, hosts: FlushesByHost, members: Sequence[int]) -> int:
-    """Return a guess of a new part's gauge, ns, from the hosts' system clocks or else the clocks."""
+    """Return a guess of a new part's gauge, ns, from the hosts' system clocks, else from the NIC clocks."""
     guesses = [
         nic["system_ns"] - nic["clock_ns"] - int(mesh.theta_ns[node])
         for flushes in hosts.values()

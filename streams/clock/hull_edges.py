@@ -134,7 +134,7 @@ def rates_by_edges(
 
 
 def _passes(doubt_ppb: Float64s, finest_ppb: float) -> int:
-    """Return how often to halve the largest uncertainty until it is as small as `finest_ppb`."""
+    """Return how often to halve the largest uncertainty, ppb, until it is as small as `finest_ppb`."""
     return min(max(math.ceil(math.log2(float(doubt_ppb.max()) / finest_ppb)), 1), MAX_PASSES)
 
 

@@ -28,8 +28,8 @@ class LogOffset:
         """Follow the median of this window's offsets if it is more than `step_ns` away.
 
         `offsets_ns`: fabric time minus append time, from each NIC whose clock is synchronised. `clocks`:
-        number of synchronised clocks, including those that report nothing in this window. A step is followed
-        at once if more than half of them agree, otherwise if the next window with offsets shows it again.
+        number of synchronised clocks, including clocks without an offset in this window. A step is followed
+        at once if more than half of the clocks agree, else if the next window with offsets shows it again.
         """
         if not offsets_ns:
             return

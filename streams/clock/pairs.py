@@ -95,7 +95,7 @@ class Pairs:
         return len(self.names)
 
     def where(self, keep: Bools) -> Pairs:
-        """Return the pairs for which `keep` is true."""
+        """Return the pairs for which `keep` is True."""
         columns: dict[str, Any] = {
             name: getattr(self, name)[keep] for name in ("prober", "peer", "at_ns", "offset_ns", *_FIGURES)
         }
@@ -167,7 +167,7 @@ class HullVertices:
         )
 
     def where(self, keep: Bools) -> HullVertices:
-        """Return the vertices of the pairs for which `keep` is true."""
+        """Return the vertices of the pairs for which `keep` is True."""
         inside = np.repeat(keep, self.counts)
         return HullVertices(self.counts[keep], self.after_s[inside], self.delay_ns[inside])
 

@@ -126,7 +126,7 @@ class ShardClocks:
 
     @property
     def log_offset_ns(self) -> int:
-        """Fabric time minus the log's clock."""
+        """Fabric time minus the log's clock, ns."""
         return self._log_offset.offset_ns
 
     def recover(self, records: Iterable[ClockOffsets]) -> None:
@@ -295,7 +295,7 @@ class ShardClocks:
         return Part(names, members, middle_ns, window_s, names[0], leading, continuing)
 
     def _measurement(self, inputs: WindowInput, mesh: Mesh, part: Part, i: int) -> Measurement:
-        """Return the window's measurement of the part's clock `i`, in fabric time."""
+        """Return the window's measurement of the part's `i`-th clock, in fabric time."""
         node = int(part.members[i])
         track = self.tracks.get(part.names[i])
         wander = (self.wander.ppb_per_sqrt_s * (1.0 if track is None else track.wander)) ** 2
@@ -336,7 +336,7 @@ class ShardClocks:
         self._log_offset.follow(self.last_window, offsets, len(synced), step_ns)
 
     def _carry_unmeasured(self, inputs: WindowInput, measured: set[str], middle_ns: int) -> None:
-        """Advance all clocks to the window's middle; put unmeasured ones in holdover, or forget them."""
+        """Advance all clocks to the window's middle; put unmeasured clocks in holdover, or forget them."""
         self._start_unmeasured(inputs, measured, middle_ns)
         reporting_names = set(inputs.names)
         live_tracks: dict[str, ClockTrack] = {}

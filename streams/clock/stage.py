@@ -52,7 +52,7 @@ class _Shard:
 
 
 class ClockOperator(Operator):
-    """The clocks of one partition's shards."""
+    """Solves the clocks of the shards of one partition."""
 
     def __init__(self, owner: Owner) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def _learn_floors(
 
 
 class ClockStage(Stage):
-    """The clocks, one writer per shard."""
+    """Solves the clocks, with one writer per shard."""
 
     name = "clock"
     owner = CLOCK_FITS

@@ -34,11 +34,11 @@ STEP_AFTER_S: Final = 300.0
 
 
 class TimescaleParameters(SlewParameters, Protocol):
-    """The reference and the limits of slewing."""
+    """Settings of a timescale: the reference clock and the limits of slewing."""
 
     @property
     def reference(self) -> str:
-        """`ENSEMBLE`, or the name of a clock."""
+        """Name of the reference clock, or `ENSEMBLE` for the median of the hosts' system clocks."""
 
 
 class Timescale:

@@ -1,4 +1,4 @@
-"""The input of one window, sorted by clock, and the connected parts of its mesh."""
+"""Sorts the input of one window by clock, and holds the connected parts of its mesh."""
 
 from __future__ import annotations
 

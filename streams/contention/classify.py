@@ -1,4 +1,4 @@
-"""Classification of contention: which kind explains a standing queue best.
+"""Classifies contention: finds the kind that explains a standing queue best.
 
 A link with a queue is either full, or held back by a link after it. Its position (first link, last link,
 inside) and its flows decide the kind. `RULES` has one scoring rule per position.
@@ -43,7 +43,7 @@ class LinkView:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the link is known to be held back by a later one."""
+        """Whether the link is known to be held back by a later link on its flows' routes."""
         return self.fullness is not None and self.fullness < HALF_FULL
 
     @property
@@ -85,10 +85,10 @@ def _settled(link: LinkWindow, end_ns: int) -> float:
 def add_scores(
     view: LinkView, views: Views, length_ns: int, end_ns: int, coverage: float, memory: FabricMemory
 ) -> None:
-    """Add the present scores of a link's kinds to the earlier ones.
+    """Add the present scores of a link's kinds to the earlier scores.
 
-    `coverage`: share of the hosts that report flows. What reported flows do not explain, flows of the other
-    hosts may explain: to that extent the link's position and its neighbours decide.
+    `coverage`: share of the hosts that report flows. Flows of the other hosts may explain traffic that
+    reported flows do not explain: to that extent the link's position and its neighbours decide.
     """
     window = view.link.window
     if window is None:
@@ -123,7 +123,7 @@ def best_kind(scores: Mapping[ContentionKind, float], weight: float) -> tuple[Co
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Input of a scoring rule."""
+    """Input of a scoring rule: the link, all links, and the share of hosts that report flows."""
 
     view: LinkView
     views: Views
@@ -147,7 +147,7 @@ def _scores(view: LinkView, views: Views, coverage: float) -> Scores:
 
 
 def _score_last(case: _Case) -> Scores:
-    """Score INCAST, SLOW_RECEIVER and PAUSE_STORM as causes of contention on a link to a receiver's NIC."""
+    """Return scores of INCAST, SLOW_RECEIVER and PAUSE_STORM on a link to a receiver's NIC."""
     view, fullness, headroom = case.view, case.view.fullness, case.headroom
     receiver = view.link.place.receiver
     limited = any(
@@ -168,7 +168,7 @@ def _score_last(case: _Case) -> Scores:
 
 
 def _score_first(case: _Case) -> Scores:
-    """Score a link from a sender's NIC."""
+    """Return scores, 0 to 1, of the kinds of contention on a link from a sender's NIC."""
     view = case.view
     certain = [link_flow.flow for link_flow in view.flows if link_flow.certain]
     if any(flow.sender_limited and flow.nic == view.link.place.sender for flow in certain):
@@ -178,7 +178,7 @@ def _score_first(case: _Case) -> Scores:
 
 
 def _score_inside(case: _Case) -> Scores:
-    """Score a link between switches."""
+    """Return scores, 0 to 1, of the kinds of contention on a link between switches."""
     view, fullness, headroom = case.view, case.view.fullness, case.headroom
     root = root_of(view, case.views)
     if headroom is None or fullness is None:
@@ -199,7 +199,7 @@ RULES: Final[Mapping[str, Callable[[_Case], Scores]]] = {
 
 
 def _score_by_root(headroom: float | None, root: LinkView | None) -> Scores:
-    """Score a link whose flows go to a last link with a queue.
+    """Return scores of the kinds on a link whose flows go to a last link with a queue.
 
     The kind is PAUSE_STORM as far as the last link is held back too, and INCAST as far as it is full.
     """
@@ -237,7 +237,7 @@ def links_behind(view: LinkView, views: Views) -> list[str]:
 def root_of(view: LinkView, views: Views) -> LinkView | None:
     """Return the last link with a queue to which most flows of this link go.
 
-    If there is none and this link is held back, return a last link of the next switch that is too.
+    If there is none and this link is held back, return a last link of the next switch that is held back too.
     """
     counts: dict[str, int] = {}
     limited: list[str] = []

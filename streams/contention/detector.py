@@ -1,4 +1,4 @@
-"""Contention of one shard: when a queue persists at a link, why, and whose traffic causes it.
+"""Detects contention in one shard: persistent queues at links, their causes, and the traffic behind them.
 
 `ContentionDetector` ingests `LinkQueues` records, window after window, with the shard's live flows. It
 returns `ContentionWindow` records. All information comes from hosts: depths are inferred, rates are reported
@@ -69,7 +69,7 @@ class ContentionDetector:
 
     @property
     def needed_from_ns(self) -> int:
-        """Start of the oldest slots that a new owner must read, beside the published records."""
+        """Start, ns, of the oldest slots that a new owner must read in addition to the published records."""
         oldest_ns = self._end_ns
         for link in self._links.values():
             if link.window is not None:

@@ -1,4 +1,4 @@
-"""Rules of contention windows: live thresholds and constants, each with unit and reason."""
+"""Holds rules of contention windows: live thresholds and constants, each with unit and reason."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class ContentionRules:
 
     @property
     def ce_share(self) -> float:
-        """Share of marked probes from which on a queue counts."""
+        """Share of marked probes, 0 to 1, from which a queue counts as standing."""
         return self.ce_percent / 100
 
     def open_bytes(self, rate_bps: int) -> float:

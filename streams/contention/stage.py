@@ -1,4 +1,4 @@
-"""Contention stage: `ContentionWindow` records from the queues, flows, routes and inventory of each shard."""
+"""Publishes `ContentionWindow` records from the queues, flows, routes and inventory of each shard."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Shard:
 
 @dataclass(slots=True)
 class _Taken:
-    """A message that has been taken and that a new owner may need."""
+    """A message that has been processed and that a new owner may need again."""
 
     offset: int
     log_ns: int
@@ -54,7 +54,7 @@ class _Taken:
 
 
 class ContentionOperator(Operator):
-    """Contention of the shards of one partition."""
+    """Detects contention in the shards of one partition."""
 
     def __init__(self, owner: Owner) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class ContentionOperator(Operator):
         self._past = records_of(past, CONTENTION, self._registry)
 
     def take_one(self, message: Message, tables: FabricTables) -> None:
-        """Evaluate the queues of a message."""
+        """Evaluate the link queues of a message."""
         self._newest_ns = max(self._newest_ns, message.log_ns)
         if message.value is None:
             return

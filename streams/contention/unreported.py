@@ -1,8 +1,8 @@
-"""Classification of contention after the senders' own links, where flows are not reported.
+"""Classifies contention on links beyond the senders' own ones, where flows are not reported.
 
 The position of the link, the wait, the queues beside it and CE marks decide.
 
-A link that sends all it can has a queue that its buffer or rate control limits to a fraction of a
+A link that sends at its full rate has a queue that its buffer or rate control limits to a fraction of a
 millisecond. A much longer wait shows a port that may not send. So does a deep queue without marks in a class
 that other links mark: marks depend on bytes, and a paused port delays packets without holding many bytes. A
 switch that is held back as a whole has queues on most links that lead to it.
@@ -58,7 +58,7 @@ class FabricMemory:
         return name in self._links
 
     def links_into(self, switch: str) -> int:
-        """Return the number of known links that lead from other switches to this one."""
+        """Return the number of known links that lead from other switches to `switch`."""
         return self._into.get(switch, 0)
 
     def renew(self, now_ns: int) -> None:
@@ -81,7 +81,7 @@ class FabricMemory:
 
 @dataclass(frozen=True, slots=True)
 class UnreportedCase:
-    """Input of the scoring rules. `links`: all links that have a queue now."""
+    """Input of the scoring rules for queues without reported flows. `links`: all links with a queue now."""
 
     link: LinkWindow
     links: tuple[LinkWindow, ...]

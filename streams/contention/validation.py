@@ -1,4 +1,4 @@
-"""Validation of `LinkQueues` records beyond their schema."""
+"""Validates `LinkQueues` records beyond their schema."""
 
 from __future__ import annotations
 

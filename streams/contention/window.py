@@ -1,4 +1,4 @@
-"""State of contention windows: when a queue at a link persists long enough to open one, and when it ends.
+"""Keeps the state of contention windows: when a queue at a link opens a window, and when it ends.
 
 The functions here integrate the slots of a `LinkQueues` record into each link's state.
 """
@@ -46,7 +46,7 @@ class Place:
     receiver: str | None
 
     def is_like(self, other: Place) -> bool:
-        """Return whether both positions have NICs at the same ends."""
+        """Return whether both positions have NICs at the same ends: sender, receiver, both or neither."""
         own_ends, its = (
             (self.sender is None, self.receiver is None),
             (other.sender is None, other.receiver is None),
@@ -71,7 +71,7 @@ def ramp(value: float, low: float, high: float) -> float:
 
 @dataclass(slots=True)
 class Level:
-    """Time for which a condition has mostly held. It falls `fall` times as fast as it rises."""
+    """Time, ns, for which a condition has mostly held. It falls `fall` times as fast as it rises."""
 
     fall: float = 1.0
 
@@ -89,7 +89,7 @@ class Level:
             self.ns = max(0, self.ns - round(self.fall * length_ns))
 
     def clear(self) -> None:
-        """Reset to 0."""
+        """Reset the time for which the condition has held to 0."""
         self.ns = 0
 
 
@@ -153,7 +153,7 @@ class Window:
         return ContentionEvidence.DELAY if self.by_delay else ContentionEvidence.FLOWS
 
     def add(self, step: Step, high: float, length_ns: int) -> None:
-        """Add one step to the sums. `high`: depth from which on a queue counts, bytes."""
+        """Add one step to the sums. `high`: depth, bytes, from which a queue counts as standing."""
         depth, over, above_bytes = step.depth_bytes, step.over, max(0.0, step.depth_bytes - high)
         self.by_delay |= step.by_delay
         self.by_ce |= step.by_ce
@@ -183,7 +183,7 @@ def restored_window(record: ContentionWindow) -> Window:
 
 @dataclass(slots=True)
 class LinkWindow:
-    """State of one link."""
+    """State of the contention of one link."""
 
     name: str
     place: Place
@@ -211,7 +211,7 @@ class LinkWindow:
 
     @property
     def idle(self) -> bool:
-        """Whether the link no longer needs state."""
+        """Whether the link needs no state: it has neither an open window nor a queue that may open one."""
         return self.window is None and not self.over.ns
 
 
@@ -266,7 +266,7 @@ def _has_queue(link: LinkQueue, rules: ContentionRules) -> bool:
 def _merge_group(
     aliased: list[LinkQueue], links_with_state: IsKnown, rules: ContentionRules
 ) -> Iterable[LinkReport]:
-    """Yield one report for a group of aliased links, if it has a queue or state."""
+    """Yield a report of a group of aliased links if the group has a queue or state; else nothing."""
     aliased.sort(key=lambda link: (-link["depth_mean_bytes"], link["link"]))
     with_state = [link for link in aliased if link["link"] in links_with_state]
     deepest = sum(link["depth_max_bytes"] for link in aliased)
@@ -317,7 +317,7 @@ def integrate_slots(
 ) -> list[ContentionState]:
     """Add the slots of one record to a link's state; return OPENED and CLOSED in order of occurrence.
 
-    `limited`: whether its host limits a flow here. `weight`: of time.
+    `limited`: whether a flow's host limits it on this link. `weight`: of time towards opening a window.
     """
     slots_per_step = max(1, math.ceil(STEP_NS / slot_ns))
     bound = 0.0 if report is None else report.bound_bytes / math.sqrt(slots_per_step)  # of a step's mean

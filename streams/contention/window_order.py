@@ -1,7 +1,7 @@
 """Decides which windows of queues are new: windows follow each other in fabric time.
 
 A window far from the last one is accepted only if another window follows it. Otherwise one absurd record
-would hide all later ones until its time has come.
+would hide all later records until its time has come.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ MISSING_KEPT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class JumpLimit:
-    """The largest change of a clock against the system clock between two flushes that is no jump."""
+    """Limit up to which a clock's change against the system clock between two flushes is no jump."""
 
     floor_ns: float
     rate_ppm: float

@@ -42,7 +42,7 @@ def decode_messages(
 
 
 def _in_our_schema(value: bytes, registry: codec.Registry | None) -> tuple[bytes, int]:
-    """Return a message of another schema version in our schema, and its body's offset. Raises BadRecord."""
+    """Return a message converted to the present schema, and its body's offset. Raises BadRecord."""
     try:
         return value, codec.body_start(value, PROBES.record, registry)
     except codec.BadRecord:

@@ -59,7 +59,7 @@ class _Prober:
     """Fabric time of the last batch's flush, if it was far from the previous one."""
 
     def confirms(self, flush_ns: int) -> bool:
-        """Return whether a flush is near the last one. Only two distant flushes show a step."""
+        """Return whether a flush is near the last one. Only two distant flushes in sequence prove a step."""
         away_ns = min(abs(flush_ns - known_ns) for known_ns in (self.flushed_ns, self.unconfirmed_ns))
         self.unconfirmed_ns = flush_ns if away_ns > MAX_AWAY_NS else 0
         return away_ns <= MAX_AWAY_NS
@@ -79,7 +79,7 @@ class SourceQueueing:
 
     @property
     def waiting(self) -> bool:
-        """Return whether `take` has records."""
+        """Return whether samples wait, so that `take` has records."""
         return self._first is not None
 
     @property
@@ -128,7 +128,7 @@ class SourceQueueing:
                 self._reducer.set_noise(nic, peer, noise_ns)
 
     def add(self, batch: ProbeColumns, append_ns: int, offset: int, models: Mapping[str, ClockLine]) -> None:
-        """Add one batch with its append time."""
+        """Add one probe batch with its append time, ns, and offset."""
         message = Message(append_ns, PROBES.name, 0, offset, None, b"")
         self.add_messages([message], batches_of([batch]), models)
 
@@ -173,7 +173,7 @@ class SourceQueueing:
         return True
 
     def _step_back(self, append_ns: int) -> None:
-        """Treat everything as seen no later than this time: log time stepped back."""
+        """Limit all times at which probers were seen to `append_ns`, because log time stepped back."""
         self._newest_ns = append_ns
         self._forgot_ns = min(self._forgot_ns, append_ns)
         for prober in self._probers.values():

@@ -26,7 +26,7 @@ STATES: Final = tuple(ClockSync)
 
 
 class _Counts(TypedDict):
-    """The fields of `ClockFits` that count a window's content."""
+    """Fields of `ClockFits` that count a window's messages, batches and samples."""
 
     lag_messages: int
     messages: int
@@ -49,7 +49,7 @@ NO_COUNTS: Final[_Counts] = {
 
 @dataclass(slots=True)
 class Fitted:
-    """A closed window with its fits: prober to `PairFits`."""
+    """A closed window with its fits, `PairFits` by prober."""
 
     window: ClosedWindow
     fits: dict[str, PairFits]

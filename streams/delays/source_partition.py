@@ -62,7 +62,7 @@ class Source:
 
     @property
     def first_open_offset(self) -> int | None:
-        """First offset of the open window; None while it is empty."""
+        """First offset of the open window; None while the window is empty."""
         return self._filling.offsets[0] if self._filling.offsets else None
 
     def add_messages(self, messages: Sequence[Message], batches: ProbeBatches) -> list[ClosedWindow]:

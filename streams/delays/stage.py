@@ -57,7 +57,7 @@ MIN_TAIL_PARTITIONS: Final = 8
 
 
 class _Members(dict[str, Member]):
-    """Maps NIC to member; NICs that are missing in the inventory are added when looked up."""
+    """Maps NIC to member; a NIC that the inventory lacks is added when looked up."""
 
     def __init__(self, inventory: Inventory) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class DelayOperator(Operator):
         return fit
 
     def _unread(self) -> int:
-        """Return the number of messages that wait in the log; -1 if unknown."""
+        """Return the number of unread messages in the source's partition; -1 if unknown."""
         if self.end_offset is None or self._next_offset is None:
             return -1
         return max(0, self.end_offset - self._next_offset)
@@ -284,7 +284,7 @@ class DelayOperator(Operator):
 
 
 class DelayStage(Stage):
-    """Clock fits, path delays and path queueing of each source partition."""
+    """Publishes clock fits, path delays and path queueing of each source partition."""
 
     name = "delays"
     owner = PROBES

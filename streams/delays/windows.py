@@ -94,7 +94,7 @@ class WindowCutter:
     def place_within(self, messages: Sequence[Message], begin: int) -> int:
         """Place the messages from index `begin` on that enter the open window without closing a window.
 
-        Return the index of the first message that does not, for `place`.
+        Return the index of the first message that must be passed to `place`.
         """
         cut, last_ns = self._open, self._last_append_ns
         if cut is None or last_ns is None or self._known or self._replaying is not None:

@@ -44,11 +44,11 @@ TOO_LARGE: Final = re.compile(r"\b(status|code) 413\b|(Entity|Payload|Content) T
 
 
 class Unavailable(OSError):
-    """ClickHouse cannot accept the block now."""
+    """Raised if ClickHouse cannot accept the block now."""
 
 
 class Refused(BadRecord):
-    """ClickHouse will never accept this block."""
+    """Raised if ClickHouse will never accept this block."""
 
 
 class TableSetup:
@@ -95,7 +95,7 @@ class Writer:
         """Token of the last block whose body ended early, and how often."""
 
     def insert(self, table: str, rows: pa.Table, token: str) -> None:
-        """Insert `rows`, and store them; halve a block that is too large. Raises Unavailable or Refused."""
+        """Insert and store `rows`; a block that is too large is halved. Raises Unavailable or Refused."""
         block = _block_of(rows)
         is_small = self._max_bytes is None or len(block) <= self._max_bytes or rows.num_rows == 1
         if is_small and self._insert_block(table, rows, block, token):
@@ -130,7 +130,7 @@ class Writer:
         return True
 
     def _note_too_large(self, table: str, rows: pa.Table, block: bytes, error: Exception) -> bool:
-        """Note the size of a block that was refused for it; return False. Raises Refused for a single row."""
+        """Note the size of a block refused as too large; return False. Raises Refused for a single row."""
         if rows.num_rows <= 1:
             hint = "raise the proxy's limit of bodies (nginx: client_max_body_size)"
             raise Refused("OTHER", f"{table}: a row of {len(block)} bytes is too large: {hint}") from error
@@ -144,7 +144,7 @@ class Writer:
         return False
 
     def _may_be_cut(self, code: int, token: str) -> bool:
-        """Return whether a refused body may have been cut on its way: a few times, then the block is bad."""
+        """Return whether a refused body may have been cut in transit: True at most `CUT_RETRIES` times."""
         if code != CUT_BODY:
             return False
         self._cut = (token, self._cut[1] + 1 if self._cut[0] == token else 1)
@@ -206,7 +206,7 @@ class ReportingStore:
         self._status.stored(self._topic, rows.num_rows)
 
     def forget(self) -> None:
-        """Note that another sink repeats the insert that failed."""
+        """Clear the topic's failure, because another sink repeats the failed insert."""
         self._status.forget(self._topic)
 
 

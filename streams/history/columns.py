@@ -1,4 +1,4 @@
-"""Arrow types of the history tables' columns."""
+"""Defines the Arrow types of the history tables' columns."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ _arrow_schema = cache(arrow_schema)
 
 
 def _block(table: tables.Table, records: Sequence[Record]) -> pa.Table:
-    """Return the rows of a table: one for each item of a record, with the record's own fields."""
+    """Return a table's rows: one for each item of a record, together with the record's own fields."""
     schema = _arrow_schema(table.name)
     items: Sequence[Record] = records
     if table.items is not None:
@@ -90,7 +90,7 @@ def _block(table: tables.Table, records: Sequence[Record]) -> pa.Table:
 
 
 def _values(column: Column, sources: Sequence[Record]) -> list[Any]:
-    """Return a column's values as Arrow accepts them."""
+    """Return a column's values, one per row, converted to types that Arrow accepts."""
     name, *rest = column.path
     values = [source[name] for source in sources]
     if column.kind == "time" and name != APPEND_TIME:

@@ -18,7 +18,7 @@ MAX_ERROR: Final = 200
 
 
 class StoreStatus:
-    """The state of all topics of one sink. `notify` takes lines of the service manager's protocol."""
+    """The insert status of all topics of one sink. `notify` takes lines of the service manager's protocol."""
 
     def __init__(
         self, url: str, notify: Callable[[str], None], clock_s: Callable[[], float] = time.monotonic
@@ -39,7 +39,7 @@ class StoreStatus:
             self._end_wait(topic)
 
     def forget(self, topic: str) -> None:
-        """Clear the failure of a topic, because its insert is not retried here."""
+        """Clear the failure of a topic, because this sink does not retry its insert."""
         with self._lock:
             self._end_wait(topic)
 
@@ -50,7 +50,7 @@ class StoreStatus:
         self._report(is_due=returned)
 
     def failed(self, topic: str, error: str) -> None:
-        """Record that an insert failed and is retried."""
+        """Record that a topic's insert failed with `error` and is retried."""
         with self._lock:
             now_s = self._clock_s()
             is_first = not self._waiting

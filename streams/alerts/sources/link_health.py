@@ -179,7 +179,7 @@ class LinkHealthAlerts:
         return alert.updated_ns < full_ns <= now_ns
 
     def _update(self, alert: OpenAlert, subject: str, record: LinkHealth) -> None:
-        """Publish an active alert again if its state is worse, or if there is new evidence of a death."""
+        """Publish an active alert again if its subject is worse, or on new evidence that it is dead."""
         severity = self._severity(alert.kind, record)
         is_worse = severity == Severity.CRITICAL and alert.severity != Severity.CRITICAL
         is_new_death = record["state"] == LinkState.DOWN and record["evaluated_ns"] > alert.updated_ns
@@ -289,8 +289,7 @@ class LinkHealthAlerts:
         return is_at_host and alert.subject in self.health and alert.kind not in DETECTED
 
     def _dead_switch(self, record: LinkHealth) -> str | None:
-        """Return the switch most of whose cables died at about the same time as this one; None if no switch
-        qualifies."""
+        """Return the switch most of whose cables died at about the time of this one, or None."""
         if record["kind"] != HealthKind.LINK:
             return None
         best: tuple[int, str] | None = None

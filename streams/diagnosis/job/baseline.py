@@ -60,7 +60,7 @@ class Baselines:
         return baseline is not None and baseline.restored
 
     def note(self, key: Hashable, value: float | None) -> None:
-        """Add an interval's value of a quantity, if known. Full memory drops the quantity noted first."""
+        """Add an interval's value of a quantity, if known. Full memory drops the least recently noted key."""
         if value is None:
             return
         baseline = self._baselines.setdefault(key, _Baseline(self._interval))
