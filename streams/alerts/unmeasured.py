@@ -58,7 +58,7 @@ class UnmeasuredNics:
         return self._next_ns
 
     def recover(self, nics: Iterable[str], at_ns: int) -> None:
-        """Restore an active alert; it was certainly active at append time `at_ns`."""
+        """Restore an active alert about `nics`, which was certainly active at append time `at_ns`."""
         self._reported = set(nics)
         self._next_ns = at_ns + MIN_UNMEASURED_NS
 

@@ -73,7 +73,7 @@ class Measurement:
     """Whole ns to add to `offset_ns`."""
 
     def ahead_ns(self, track: ClockTrack) -> float:
-        """Return the measured offset minus the track's offset, ns."""
+        """Return the measured offset minus the offset that the track predicts, ns."""
         return (self.base_ns - track.base_ns) + (self.offset_ns - track.offset_ns)
 
 

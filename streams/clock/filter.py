@@ -148,7 +148,7 @@ class ClockTrack:
         self.unrest_ppb = 0.0
 
     def blend_limits(self, asymmetry_ns: float, queue_ns: float, limit_ns: float, gain: float) -> None:
-        """Blend in the window's limits of hidden errors, with the gain with which the offset was updated."""
+        """Update the limits of hidden errors from the window's limits, with the gain used for the offset."""
         self.asymmetry_ns = _towards(self.asymmetry_ns, asymmetry_ns, gain)
         self.queue_ns = _towards(self.queue_ns, queue_ns, gain)
         self.limit_ns = _towards(self.limit_ns, limit_ns, gain)

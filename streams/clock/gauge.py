@@ -95,7 +95,7 @@ def middle_of(values: Iterable[int]) -> int:
 
 
 def hosts_gauge_ns(mesh: Mesh, hosts: FlushesByHost, gauge_rate: float, base_ns: int) -> float:
-    """Return the gauge that makes fabric time the median of the hosts' system clocks, minus `base_ns`."""
+    """Return the gauge, minus `base_ns`, that makes fabric time the median of the hosts' system clocks."""
     medians = []
     for flushes in hosts.values():
         ahead = []

@@ -189,7 +189,7 @@ class HullVertices:
 
 @dataclass(slots=True)
 class RotatedPairs:
-    """Pairs with rotated lines; one element per pair."""
+    """Offsets and margins of pairs with rotated lines; arrays have one element per pair."""
 
     rest_ns: Float64s
     """The offset minus the pair's whole `offset_ns`."""

@@ -85,7 +85,7 @@ class SolveParameters:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """A clock's line and state at the end of the previous window."""
+    """A clock's line (offset and rate) and state at the end of the previous window."""
 
     at_ns: int
     base_ns: int

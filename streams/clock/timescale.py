@@ -197,7 +197,7 @@ class Timescale:
         return None
 
     def _hosts_rate(self, mesh: Mesh, hosts: FlushesByHost) -> tuple[float, bool]:
-        """Return the gauge's rate from the hosts' system clocks, and whether any NIC's flushes show it."""
+        """Return the gauge's rate from the hosts' system clocks, and whether any NIC's flushes measure it."""
         medians = []
         for flushes in hosts.values():
             rates = []

@@ -36,7 +36,7 @@ class WindowInput:
 
 @dataclass(slots=True)
 class Part:
-    """One connected part of a window's mesh, while it is placed in fabric time."""
+    """A connected part of a window's mesh, with the values that place it in fabric time."""
 
     names: list[str]
     members: NDArray[np.intp]

@@ -48,7 +48,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Behind:
-    """A source whose windows are far behind: its first such window, and when it was seen."""
+    """A source whose windows are far behind: its first such window, and when that window was seen."""
 
     window: int
     since_ns: int
@@ -131,7 +131,7 @@ class WindowBarrier:
         return waiting.first_seen_ns + (self.grace_ns if self._missing(window, waiting) else 0)
 
     def first_token(self) -> Any:
-        """Return the least token of the windows that wait; None without any."""
+        """Return the least token of the waiting windows; None if no window waits."""
         return min((min(waiting.tokens) for waiting in self._waiting.values()), default=None)
 
     def _missing(self, window: int, waiting: _Waiting) -> set[str]:

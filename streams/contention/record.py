@@ -1,4 +1,4 @@
-"""Makes `ContentionWindow` records and their text."""
+"""Makes `ContentionWindow` records, and their description in one line."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class FabricMemory:
-    """The links of a shard that probes cross, and the depth at which each class gets marked."""
+    """The links of a shard that probes cross, and the depth at which each traffic class gets marked."""
 
     _links: dict[str, str | None] = field(default_factory=dict)
     """Maps link to the switch to which it leads from another switch; None for links of NICs."""
@@ -126,8 +126,7 @@ def _paused(case: UnreportedCase, link: LinkWindow) -> float:
 
 
 def _spread(case: UnreportedCase) -> float:
-    """Return the degree, 0 to 1, to which most links into a switch have a queue: the switch before or after
-    this link."""
+    """Return how far, 0 to 1, most links into the switch before or after this link have a queue."""
     is_last = case.link.place.receiver is not None
     end = case.link.name.partition(">")[0 if is_last else 2]
     switch = end_parts(end).node

@@ -233,7 +233,7 @@ class LinkReport:
 
 
 class IsKnown(Protocol):
-    """Returns whether a link already has state."""
+    """Returns whether the link with a given name already has state."""
 
     def __contains__(self, link: object, /) -> bool: ...
 

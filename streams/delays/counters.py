@@ -28,7 +28,7 @@ class JumpLimit:
 
 @dataclass(slots=True)
 class NicState:
-    """A prober's state after its last batch."""
+    """A prober's run id, batch number, clock and system time after its last batch."""
 
     run: int
     batch: int

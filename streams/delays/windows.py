@@ -46,7 +46,7 @@ class Cut:
 
 @dataclass(slots=True)
 class Placement:
-    """A message's window, with the windows closed before it enters and those that it closes."""
+    """A message's window, with the windows that close before and after the message enters it."""
 
     window: int
     late: bool

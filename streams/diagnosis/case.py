@@ -120,7 +120,7 @@ class Lateness:
 
 @dataclass
 class Case:
-    """A job in one interval, whose ends are fabric times."""
+    """A job and its measures in one interval of fabric time."""
 
     job: JobView
     network: NetworkView
@@ -455,7 +455,7 @@ class Case:
         return is_old and len(fast) >= 3 and self.has_clean_baseline(begin_ns)
 
     def was_slow_before(self, begin_ns: int) -> bool:
-        """Return whether the job was about as slow just before a fault began, with as long network times."""
+        """Return whether the job lost about as much time just before a fault began, also to the network."""
         recent = [interval for interval in self._before(begin_ns) if interval.network_excess is not None][-2:]
         excess, loss = 0.7 * (self.network_excess or 0.0), 0.7 * self.loss_share
         return len(recent) == 2 and all(

@@ -15,7 +15,7 @@ COUNTERS: Final = tuple(name for name in NicCounter.__annotations__ if name != "
 
 
 def nic_profiles(record: CollectiveBatch) -> list[dict[str, Any]]:
-    """Return one row for each NIC of the record, sorted by name."""
+    """Return one row of delays and counters for each NIC of the record, sorted by NIC name."""
     pairs: dict[str, list[QueuePairDelay]] = {}
     for queue_pair in record["queue_pairs"]:
         pairs.setdefault(queue_pair["nic"], []).append(queue_pair)
@@ -27,7 +27,7 @@ def nic_profiles(record: CollectiveBatch) -> list[dict[str, Any]]:
 
 
 def _delays(pairs: Sequence[QueuePairDelay]) -> dict[str, Any]:
-    """Return the mean delay of all chunks, and the tail of the slowest queue pair."""
+    """Return the mean delay of all chunks, and the tail delays of the slowest queue pair."""
     chunks = sum(pair["count"] for pair in pairs)
     total_ns = sum(pair["count"] * pair["mean_ns"] for pair in pairs)
     return {

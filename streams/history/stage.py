@@ -50,7 +50,7 @@ class HistoryOperator(Operator):
         return self._since_ns + limits.batch_ms * NS_PER_MS if count else NEVER_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Work:
-        """Return the work that converts the batch to rows."""
+        """Return the work that converts the batch to rows, and start a new batch."""
         messages, self._messages, self._size_bytes = self._messages, [], 0
         return partial(self._rows_of, messages)
 

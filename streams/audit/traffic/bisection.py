@@ -130,7 +130,7 @@ class _Search:
             self.halve(half)
 
     def swap(self) -> None:
-        """Measure each undecided member in pairs with cleared partners."""
+        """Measure each undecided member in pairs with cleared partners, to decide whether it is slow."""
         if self._undecided() and not self._cleared:
             self._clear(next((pair for pair in self._mixed() if not self._is_slow(pair)), ()))
         if not self._cleared:

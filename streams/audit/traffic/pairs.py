@@ -99,7 +99,7 @@ class _Evaluation:
 
 
 def flows_of(rounds: Sequence[Round]) -> list[FlowFigures]:
-    """Return the flows of all rounds with their figures."""
+    """Return the flows of all rounds, each with its measured figures by name."""
     figures_by_flow: dict[tuple[int, str], dict[str, float]] = {}
     for number, traffic_round in enumerate(rounds):
         for result in traffic_round.results:

@@ -155,7 +155,7 @@ class Traffic:
 def traffic_of(
     ranks: Ranks, work: Work, transfers: Rows, queue_pairs: Rows, job: str, network: NetworkView
 ) -> Traffic:
-    """Return the traffic of a job in the interval that `work` covers."""
+    """Return the traffic of a job between its NICs in the interval that `work` covers."""
     nics = {nic for rank in ranks for nic in rank.nics}
     flows = {flow["flow_id"]: flow for flow in network.flows(nics, job)}
     nics |= {flow["nic"] for flow in flows.values()}

@@ -270,7 +270,7 @@ def _limit_of(flow: Flow) -> tuple[Verdict | None, float]:
 
 
 def _end_of(window: ContentionWindow, verdict: Verdict) -> str:
-    """Return the NIC at the end of a window's flows that a verdict calls slow; empty without flows."""
+    """Return the NIC at the slow end of a window's flows, by `verdict`; empty without flows."""
     flows = window["flows"]
     if not flows:
         return ""
