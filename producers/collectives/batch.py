@@ -163,7 +163,7 @@ def _operation(
 
 
 def _waits(row: Any) -> dict[str, int | None]:
-    """Return the four waiting times of an operation or transfer; None for each time that was not measured."""
+    """Return by field the four waiting times of an operation or transfer, ns; None where not measured."""
     is_split = int(row["flags"]) & SPLIT
     return {name: int(row[name]) if is_split else None for name in _WAITS}
 
@@ -175,7 +175,7 @@ def _sampled_share(row: Any, steps: int) -> float:
 
 
 def transfers_of(rows: Rows, index: Mapping[int, int], timeline: Timeline) -> list[CollectiveTransfer]:
-    """Return the longest transfers of each operation. `index` maps an operation's number to its index."""
+    """Return the longest transfers of each operation. `index` maps an operation's number to its position."""
     if not len(rows) or not index:
         return []
     rows = rows[np.isin(rows["operation"], np.fromiter(index, np.int64, len(index)))]
@@ -241,7 +241,7 @@ class QueuePairs:
         )
 
     def take(self, limit: int) -> list[QueuePairDelay]:
-        """Return up to `limit` queue pairs, the slowest first, and start with empty sums again."""
+        """Return up to `limit` queue pairs, the slowest first, and clear all sums."""
         worst = sorted(self._sums.items(), key=lambda item: (-item[1]["posted"], -item[1]["p99_ns"]))
         self._published_p99 = {key: delay["p99_ns"] for key, delay in worst}
         self._sums.clear()
@@ -266,7 +266,7 @@ def _delay(row: Any, nic: str, flow: str | None) -> QueuePairDelay:
 
 
 def _merged(former: QueuePairDelay, new: QueuePairDelay) -> QueuePairDelay:
-    """Return the delays of both intervals together. The larger p99 is an upper bound of the joint p99."""
+    """Return the merged delays of two intervals. The larger p99 is an upper bound of the joint p99."""
     if not new["count"]:
         return {**former, "posted": new["posted"]}
     if not former["count"]:

@@ -1,7 +1,7 @@
-"""The communicators of one process, by numbers that stay theirs while rows of the segment are used again.
+"""The communicators of one process, by numbers that stay valid when rows of the segment are reused.
 
-A segment has a limited number of rows for communicators. The profiler uses a row again after its communicator
-has ended, while sums of the former one may not be published yet. So communicators get own numbers.
+A segment has a limited number of rows for communicators. The profiler reuses a row after its communicator
+has ended, while sums of that communicator may be unpublished. So each communicator gets its own number.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CommunicatorTable:
         """Numbers that were added since the last `take_new`."""
 
     def refresh(self, used_rows: frozenset[int] = frozenset()) -> None:
-        """Read the rows that changed, and the rows in `used_rows` that have no number yet."""
+        """Read the rows that changed, and the rows in `used_rows` that have no communicator number yet."""
         changed = self._reader.communicators_changed
         if changed == self._changed and not used_rows:
             return
@@ -64,7 +64,7 @@ class CommunicatorTable:
             self.first_id = communicator.id
 
     def number(self, events: npt.NDArray[Any]) -> None:
-        """Replace the rows in events by the numbers of their communicators."""
+        """Replace the row of the communicator in each event by the communicator's number."""
         self.refresh()
         is_operation = events["kind"] != QUEUE_PAIR
         rows = events["communicator"]
@@ -76,8 +76,8 @@ class CommunicatorTable:
     def take_new(self) -> list[int]:
         """Return the numbers added since the last call; forget communicators that ended before that call.
 
-        Call it after all events that were read are published. A communicator that ended is kept for one more
-        call, because its last events may not have been read yet.
+        Call it after all events read so far are published. An ended communicator is kept for one more call,
+        because its last events may not have been read yet.
         """
         new, self.new = [number for number in self.new if number in self.known], []
         for number in self._ended:

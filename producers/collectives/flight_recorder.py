@@ -152,7 +152,7 @@ def _group(entry: Mapping[str, Any]) -> str:
 
 
 def _communicator(name: str, rank: int, content: Mapping[str, Any]) -> Communicator:
-    """Return the group as a communicator. The dump's list of ranks gives size and place."""
+    """Return a group as a communicator; the dump's list of ranks gives its size and this rank's place."""
     config = content.get("pg_config")
     group = config.get(name.partition(":")[0]) if isinstance(config, dict) else None
     ranks = group.get("ranks", "") if isinstance(group, dict) else ""
@@ -227,7 +227,7 @@ def _states(
 
 
 def function_of(name: str) -> CollectiveFunction:
-    """Return the function that a profiling name such as nccl:_all_gather_base states."""
+    """Return the function for a profiling name such as nccl:_all_gather_base."""
     lower = name.lower()
     return next((function for part, function in _FUNCTIONS if part in lower), _F.UNKNOWN)
 

@@ -63,7 +63,7 @@ class Counts(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """A process and its segment. `lost_s`: time at which the connection ended; None while connected."""
+    """A process and its segment. `lost_s`: time at which its connection ended; None while connected."""
 
     process: ProcessId
     traced: TracedProcess
@@ -120,7 +120,7 @@ class HostReporter:
 
     @property
     def host(self) -> ReportedHost:
-        """The host that is reported."""
+        """The host whose processes are reported."""
         return self._host
 
     @property
@@ -139,7 +139,7 @@ class HostReporter:
     # ---- connections
 
     def _take(self, passed: Passed) -> str | None:
-        """Start draining a new segment, or mark a known one as connected again. Return a refusal's reason."""
+        """Start draining a new segment, or mark a known segment as connected. Return a refusal's reason."""
         entry = self._entries.get(passed.inode)
         if entry is not None:
             passed.reader.close()
@@ -182,7 +182,7 @@ class HostReporter:
     # ---- records
 
     def step(self, now_s: float, put: Put, may_put: Callable[[], bool]) -> float:
-        """Drain segments, publish due records while the queue accepts them. Returns the next time, s."""
+        """Drain segments, and publish due records while the queue accepts them. Return the next time, s."""
         self._now_s = now_s
         self.fault = self._listener.check(now_s)
         for dump in self._dumps.poll(now_s):

@@ -14,7 +14,7 @@ Environment = Mapping[str, str]
 
 
 def job_name(environment: Environment) -> str:
-    """Return the configured name of the job, else the name from the scheduler or launcher; else empty."""
+    """Return the configured job name, else the name from scheduler or launcher; empty if none is set."""
     given = environment.get("FABRICTIME_JOB")
     if given:
         return _shortened(given)
@@ -53,7 +53,7 @@ def _lsf(environment: Environment) -> str:
 
 
 def _kubernetes(environment: Environment) -> str:
-    """Return namespace:name, of the Job, else of an indexed Job's pod without its index."""
+    """Return namespace:name of the Kubernetes Job, or of an indexed Job's pod without its index."""
     if not environment.get("KUBERNETES_SERVICE_HOST"):
         return ""
     job, pod = environment.get("JOB_NAME"), environment.get("HOSTNAME", "")
@@ -77,7 +77,7 @@ _SOURCES: Final[tuple[Callable[[Environment], str], ...]] = (_slurm, _pbs, _lsf,
 
 
 def _shortened(name: str) -> str:
-    """Return the name unchanged if it fits; else its beginning with the name's checksum (FNV-1a)."""
+    """Return a name that fits unchanged; else its beginning and the whole name's checksum (FNV-1a)."""
     data = name.encode("utf-8", "surrogateescape")
     if len(data) < NAME_BYTES:
         return data.decode("utf-8", "replace")

@@ -62,13 +62,13 @@ def socket_of(path: Path, host: str, hosts: int) -> Path:
 
 
 def process_id(pid: int) -> ProcessId:
-    """Return a process's id with its start time."""
+    """Return a process's id with its start time, 0 if unknown."""
     fields = _stat_of(pid)
     return ProcessId(pid, int(fields[19]) if fields is not None else 0)
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Return whether a process runs. True for id 0, a process in another PID namespace."""
+    """Return True if a process runs. Id 0, a process in another PID namespace, counts as running."""
     if process.pid == 0:
         return True
     fields = _stat_of(process.pid)
@@ -76,7 +76,7 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def _stat_of(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the name, which may have spaces; None if PID has ended."""
+    """Return the fields of /proc/PID/stat after the name, which may contain spaces; None if PID has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -111,7 +111,7 @@ class Listener:
         selector.register(self._file.socket, selectors.EVENT_READ, self._accept)
 
     def check(self, now_s: float) -> str | None:
-        """Make the socket again if its file was removed. Return one line if that fails."""
+        """Recreate the socket if its file was removed. Return one line of error if that fails, else None."""
         self._file.check(now_s, self._selector)
         return self._file.fault
 

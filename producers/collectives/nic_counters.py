@@ -81,7 +81,7 @@ _MAX: Final = 2**62
 
 
 def counter_values(counters: Mapping[str, int]) -> dict[str, int]:
-    """Return the present values of the `NicCounter` fields for which a NIC has counters."""
+    """Return the present values of those `NicCounter` fields for which a NIC has counters."""
     values = {**counters, **_priority_sums(counters)}
     names_by_field = {
         field: next((names for names in choices if not values.keys().isdisjoint(names)), ())
@@ -104,7 +104,7 @@ def _priority_sums(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def tcp_values(*texts: str) -> dict[str, int]:
-    """Return the values of the fields for TCP from the texts of /proc/net/snmp and /proc/net/netstat."""
+    """Return the values of the TCP fields of `NicCounter` from /proc/net/snmp and /proc/net/netstat."""
     tables: dict[str, dict[str, str]] = {}
     for text in texts:
         lines = text.splitlines()
@@ -142,7 +142,7 @@ class NicCounters:
         self._total: dict[str, dict[str, int]] = {}
 
     def read(self) -> None:
-        """Read the counters. The totals start at zero with the first reading."""
+        """Read the counters of all NICs. The totals start at zero with the first reading."""
         for nic, port in self._ports.items():
             now = counter_values(port.read())
             if self._read_shared is not None:
@@ -192,6 +192,6 @@ class NicCounters:
         return counters
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the sockets through which the counters are read."""
         for port in self._ports.values():
             port.close()

@@ -15,7 +15,7 @@ _MARK: Final = object()
 
 
 class NotPlain(ValueError):
-    """The data is not a pickle of plain data."""
+    """Raised for data that are not a pickle of plain data."""
 
 
 _CONSTANTS: Final[dict[str, Callable[[], Any]]] = {

@@ -65,7 +65,7 @@ _HASH_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The identity of a process."""
+    """The identity of a process: the fields of its records that stay the same."""
 
     host: str
     boot: str
@@ -76,7 +76,7 @@ class Origin:
 
 
 class TracedProcess:
-    """A process with its segment.
+    """A process of a job and its segment.
 
     `nic_of_device`: NIC of an RDMA device, None if the host lacks it. `pid`: 0 if the process is in another
     PID namespace, so that its activity is not known.
@@ -128,7 +128,7 @@ class TracedProcess:
     # ---- events
 
     def drain(self) -> int:
-        """Read the events that wait, and return how many were read."""
+        """Read the events waiting in the segment, and return their number."""
         raw_ns = self._timeline.last.raw_ns if self._timeline.last else 0
         self._begin()
         if self.in_flight is not None and not self._is_full():
@@ -151,14 +151,14 @@ class TracedProcess:
         return count
 
     def _begin(self) -> None:
-        """Begin the first record, or one after the last: the segment was opened again."""
+        """Begin the first record, or resume records after the segment was opened again."""
         if self._begin_ns is None and self._timeline.last is not None:
             self._begin_ns = self._timeline.last.fabric_ns
         if self._last and self.in_flight is None and not self.has_ended:
             self._last = self.ended = False
 
     def drain_s(self, count: int) -> float:
-        """Return the s until the next reading, after one of `count` events."""
+        """Return the seconds until the next reading of the segment, after a reading of `count` events."""
         ring_events = self.reader.capacity[1]
         usual_s = self._settings.drain_ms / 1e3
         if count * 4 <= ring_events:
@@ -177,7 +177,7 @@ class TracedProcess:
         return counters.dropped + counters.ringless
 
     def _refresh(self, events: npt.NDArray[Any]) -> None:
-        """Number the communicators of events, and read the devices again if events have a new one."""
+        """Number the communicators of events, and read the devices again if an event has a new device."""
         is_pair = events["kind"] == QUEUE_PAIR
         self._communicators.number(events)
         devices = np.unique(events["device"][is_pair])
@@ -202,7 +202,7 @@ class TracedProcess:
 
     @property
     def source(self) -> CollectiveSource:
-        """The library that the profiler serves."""
+        """The library whose operations the profiler records, such as NCCL."""
         name = self.reader.source
         return CollectiveSource(name) if name in CollectiveSource.__members__ else CollectiveSource.UNKNOWN
 
@@ -213,18 +213,18 @@ class TracedProcess:
 
     @property
     def has_ended(self) -> bool:
-        """True if no more events are to be expected."""
+        """True if no more events will come: the process ended or its segment is closed."""
         return self.gone or self.reader.counters().closed
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Events that were dropped, and that were refused."""
+        """Number of dropped events and of refused events."""
         return self._dropped, self.reader.counters().invalid + self._fold.counts["invalid"]
 
     # ---- records
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether a record is to be made now."""
+        """Return True if a record is due now."""
         if self.in_flight is not None or self._last or self._timeline.last is None:
             return False
         if self.has_ended:
@@ -240,7 +240,7 @@ class TracedProcess:
         return self._is_usual_due(since_s)
 
     def _is_usual_due(self, since_s: float) -> bool:
-        """Return whether a record is due that has neither slow nor running operations."""
+        """Return True if a record is due even without slow or running operations."""
         has_content = bool(
             self._fold.kinds or self._communicators.new or len(self._queue_pairs) or self.rank_states
         )
@@ -252,7 +252,7 @@ class TracedProcess:
         return self._budget.is_enough(self._base_bytes, urgent=False)
 
     def _check_running(self, now_s: float) -> None:
-        """Look for operations that have not ended for long, and that were not published lately."""
+        """Check for operations that have run for long and were not published lately."""
         if now_s < self._running_check_s:
             return
         self._running_check_s = now_s + _RUNNING_CHECK_S
@@ -268,7 +268,7 @@ class TracedProcess:
         return self._fold.running(max(0, raw_ns - int(after_s * 1e9)), limit)
 
     def make(self, now_s: float, counters: Sequence[NicCounter]) -> CollectiveBatch | None:
-        """Make the record of the time since the last one, and take it in flight. None: the job is unknown."""
+        """Return the record since the last one, now in flight; None while the job is unknown."""
         self._communicators.refresh()
         job, last = self.job, self._timeline.last
         if job is None or last is None or self._begin_ns is None:
@@ -322,7 +322,7 @@ class TracedProcess:
         return record
 
     def _known_nics(self) -> list[str]:
-        """Return the NICs that the process uses: of its RDMA devices, else the host's only one."""
+        """Return the NICs that the process uses: those of its RDMA devices, else the host's only NIC."""
         if self._nics:
             return sorted(set(self._nics.values()))
         return list(self._host_nics) if len(self._host_nics) == 1 else []
@@ -369,7 +369,7 @@ class TracedProcess:
         self._adapt(counts["ended"], costs, allowed / interval_s, interval_s)
 
     def _adapt(self, ended: int, costs: npt.NDArray[Any], allowed_per_s: float, interval_s: float) -> None:
-        """Choose the share of operations that are kept until the next record."""
+        """Choose the share of operations that is published singly until the next record."""
         cost = float(costs.mean()) if len(costs) else float(_OPERATION_BYTES)
         wanted_per_s = (ended - self._ended_before) * cost / interval_s
         self._ended_before = ended
@@ -396,7 +396,7 @@ class TracedProcess:
         allowed: float,
         first: float,
     ) -> npt.NDArray[np.bool_]:
-        """Return which operations fit: slow ones into `first` bytes, sampled ones into `allowed` of them."""
+        """Return True for operations that fit: slow ones into `first` bytes, sampled into `allowed`."""
         is_slow = reasons == REASONS.index(KeptReason.SLOW)
         is_selected: npt.NDArray[np.bool_] = is_slow & (np.cumsum(np.where(is_slow, costs, 0)) <= first)
         left = min(allowed, first - float(costs[is_selected].sum()))
@@ -414,7 +414,7 @@ class TracedProcess:
         return is_selected
 
     def acknowledged(self) -> None:
-        """Free the room of the record's events: the log has it."""
+        """Free the ring space of the record's events, because the log has acknowledged the record."""
         self.in_flight = None
         self.reader.batch += 1  # before the commit: a crash in between repeats events, and loses none
         self._commit()
@@ -426,7 +426,7 @@ class TracedProcess:
 
 
 def _costs(operations: npt.NDArray[Any], transfers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return the encoded bytes of each operation with its transfers."""
+    """Return the encoded size of each operation with its transfers, bytes."""
     numbers = np.sort(transfers["operation"])
     counts = np.searchsorted(numbers, operations["operation"], "right") - np.searchsorted(
         numbers, operations["operation"]
@@ -443,5 +443,5 @@ def _leading_zeros(ids: npt.NDArray[np.uint64], row: Any) -> int:
 
 
 def _part(name: str) -> str:
-    """Return a device's name as a part of an id."""
+    """Return a device's name in the spelling that ids allow."""
     return "".join("_" if char in "/> " else char for char in name) or "unknown"

@@ -40,9 +40,9 @@ class ChunkDelays:
         self._samples = 0
 
     def sample(self, wait_ns: Float64s, active: NDArray[np.bool_]) -> None:
-        """Add the present waits on the routes of the flows that send now to the sums of these flows.
+        """Add the present queueing waits on the routes of sending flows to the sums of these flows.
 
-        `wait_ns` is [links + 1]; its last element is 0. `active` is [flows]: True for those that send.
+        `wait_ns` is [links + 1], ns; its last element is 0. `active` is [flows]: True for flows that send.
         """
         if self._flows is not self._job.flows or self._samples % _REBUILD_SAMPLES == 0:
             self._rebuild()
@@ -117,7 +117,7 @@ class ChunkDelays:
     def _row(
         self, at: int, since: Float64s, left: float, chance: np.random.Generator
     ) -> QueuePairDelay | None:
-        """Return the delays of one queue pair; None if it neither sent nor had anything to send."""
+        """Return the delays of one queue pair; None if the pair neither sent nor had data to send."""
         flow, (sender, peer) = self._flows[at], self._job.pairs[at]
         sent, resent, busy_ns = float(since[0]), float(since[1]), float(since[2]) * self._sim.step_ns
         count = math.ceil(sent / CHUNK_BYTES)

@@ -65,7 +65,7 @@ class SimCollectives:
         self._steps = 0
 
     def publish(self) -> None:
-        """Publish the records that are due."""
+        """Publish the collective records of the ranks that are due at this tick."""
         if not self._ranks:
             return
         if self._sim.ticks % _SAMPLE_TICKS == 0:
@@ -81,7 +81,7 @@ class SimCollectives:
                 rank.publish(sums, cuts, running)
 
     def _sample(self) -> None:
-        """Add the present wait at each link to the delays of the flows that send."""
+        """Add the present wait at each link, ns, to the delay sums of the flows that send now."""
         sums = self._sim.kernel.link_sums()
         steps = max(self._sim.kernel.steps - self._steps, 1)
         depth = sums[5] + (sums[1] - self._packet) / steps
@@ -93,7 +93,7 @@ class SimCollectives:
 
 
 class _Rank:
-    """The reporter of one rank's process."""
+    """The simulated reporter of one rank's process."""
 
     def __init__(
         self, sim: Simulation, log: JobLog, delays: ChunkDelays, rank: int, rng: np.random.Generator
@@ -187,7 +187,7 @@ class _Rank:
         return self._sim.start_ns + round(error_ns)
 
     def _rows(self, operation: LoggedOperation, shift_ns: int) -> list[CollectiveOperation]:
-        """Return an operation as a profiler reports it: messages as MPI's, one sent and one received."""
+        """Return an operation as a profiler reports it. MPI messages have one row sent and one received."""
         entries, row = self._log.job.entries, self._operation(operation, shift_ns)
         if self._log.job.settings.kind != _EXCHANGE:
             return [row]
@@ -236,7 +236,7 @@ class _Rank:
     def _transfers(
         self, at: int, operation: LoggedOperation, moved: NDArray[np.float64], shift_ns: int
     ) -> list[CollectiveTransfer]:
-        """Return the transfers of an operation of this rank, by peer, direction and connection."""
+        """Return the transfers of this rank in an operation, one for each peer, direction and connection."""
         job, rank = self._log.job, self._rank
         entries = job.entries
         if moved.shape[1] != len(entries.sender):

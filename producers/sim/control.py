@@ -42,7 +42,7 @@ class ControlServer(control_socket.ControlServer):
         )
 
     def serve(self) -> None:
-        """Execute the requests since the last call; those that come meanwhile wait for the next one."""
+        """Execute the requests received since the last call; later requests wait for the next call."""
         for _ in range(self._asked.qsize()):
             command, request, answer = self._asked.get_nowait()
             try:

@@ -27,7 +27,7 @@ class Position(IntEnum):
 
 
 class Paths(NamedTuple):
-    """Links of N flows. Those of flow f are link[start[f]] to link[start[f + 1] - 1], in order."""
+    """Links of N flows. The links of flow f are link[start[f]] to link[start[f + 1] - 1], in route order."""
 
     start: Int64s
     """[N + 1] index in `link` at which each flow's links begin."""
@@ -36,7 +36,7 @@ class Paths(NamedTuple):
     """[N] False if a switch had no living port for the flow; its links then end before that switch."""
 
     def of(self, flow: int) -> Int32s:
-        """Return the links of one flow."""
+        """Return the indices of the links of one flow, in route order."""
         return self.link[self.start[flow] : self.start[flow + 1]]
 
     @property
@@ -49,7 +49,7 @@ class EcmpChoice:
     """The links of N flows, chosen position by position.
 
     `flow_hash` [N] hashes NICs and ports, and `node_seed` holds the seed of every node. `alive` [L] is True
-    for living links; None if all are.
+    for links that are up; None if all links are up.
     """
 
     def __init__(self, flow_hash: Uint64s, node_seed: Uint64s, alive: Bools | None) -> None:
@@ -72,8 +72,8 @@ class EcmpChoice:
     ) -> None:
         """Choose a link at `position` for each of the flows `at`.
 
-        It is one of the `width` cables from `first` on, by the hash of the switch `node`. `usable` returns
-        [n, width] for n flows, and replaces the state of the links.
+        The hash of the switch `node` selects one of `width` cables, numbered from `first`. `usable` returns
+        [n, width] booleans for n flows, and replaces the up or down state of the links.
         """
         on = self._reached[at]
         at, node, first = at[on], node[on], first[on]
@@ -96,14 +96,14 @@ class EcmpChoice:
         return cables
 
     def paths(self) -> Paths:
-        """Return the chosen links as `Paths`."""
+        """Return the links chosen so far as `Paths`."""
         is_used = self._links >= 0
         start = np.concatenate([[0], np.cumsum(is_used.sum(axis=1))])
         return Paths(start, self._links[is_used].astype(np.int32), self._reached)
 
 
 class UsableRoutes(NamedTuple):
-    """The usable parts of a fleet whose switches have learnt of every dead link."""
+    """The usable uplinks and cores of a fleet whose switches have learnt of every dead link."""
 
     up: Bools
     """[leaf, uplink] True if the uplink lives."""
@@ -129,16 +129,16 @@ class UsableRoutes(NamedTuple):
 
 
 class _LivingCables:
-    """Picks among the living cables of a range, in one direction."""
+    """Picks among the cables of a range that are up in one direction."""
 
     def __init__(self, alive: Bools) -> None:
         self._before = np.concatenate([[0], np.cumsum(alive)])
         self._alive = np.flatnonzero(alive)
 
     def pick(self, first: Int64s, width: int, draw: Uint64s) -> tuple[Int64s, Bools]:
-        """Pick one of the living cables [first, first + width) for each flow, by `draw` of 32 bits.
+        """Pick a cable that is up among [first, first + width) for each flow, by `draw` of 32 bits.
 
-        Returns the cables, and whether there was a living one.
+        Returns the cables, and booleans that are False for flows without such a cable.
         """
         begin = self._before[first]
         count = self._before[first + width] - begin
@@ -152,7 +152,7 @@ class _LivingCables:
 def _pick(usable: Bools, first: Int64s, draw: Uint64s) -> tuple[Int64s, Bools]:
     """Pick one of the `usable` [n, width] cables from `first` on for each flow, by `draw` of 32 bits.
 
-    Returns the cables, and whether there was a usable one.
+    Returns the cables, and booleans that are False for flows without a usable cable.
     """
     count = usable.sum(axis=1)
     rank = ((draw * count.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)

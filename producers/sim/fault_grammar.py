@@ -62,7 +62,7 @@ _DURATION_MAX_S: Final = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSpec:
-    """A parsed fault. `share` (0..1): of lost packets or remaining rate. `for_s` None: until cleared."""
+    """A parsed fault. `share` (0..1): lost packets or remaining rate. `for_s`: s; None until cleared."""
 
     kind: str
     target: str
@@ -147,7 +147,7 @@ def parse_fault(text: str) -> FaultSpec:
 
 
 def _split_options(tokens: list[str]) -> tuple[list[str], dict[str, float], int]:
-    """Return the tokens before the options at the end, the durations by option, and the seed."""
+    """Return the tokens before the trailing options, the options' durations (s) by name, and the seed."""
     durations: dict[str, float] = {}
     seed = 0
     while len(tokens) > 2:
@@ -163,7 +163,7 @@ def _split_options(tokens: list[str]) -> tuple[list[str], dict[str, float], int]
 
 
 def _share(text: str, kind: str, share_text: str) -> float:
-    """Return the share in a text such as `20%`. Raises ValueError."""
+    """Return the share (0..1) in a text such as `20%`. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)%", share_text)
     share = float(match[1]) / 100 if match else 0.0
     if not 0 < share < 1:

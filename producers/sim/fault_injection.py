@@ -34,7 +34,7 @@ class SimFault:
     """Outages of a flap: (time of going down, time of coming back; 0 if it has not)."""
 
     def is_named(self, text: str) -> bool:
-        """Return whether a text is the fault's number or line. Raises ValueError if it has neither form."""
+        """Return whether a text is the fault's number or line. Raises ValueError if it is neither."""
         if text.isdecimal():
             return text == str(self.number)
         return str(self.spec) == str(parse_fault(text))
@@ -58,7 +58,7 @@ class FaultInjector:
         self.faults: list[SimFault] = []
 
     def fault(self, line: str | FaultSpec) -> SimFault:
-        """Inject a fault now, or after the delay in its line. Raises ValueError."""
+        """Inject a fault now, or after the delay in its line; return it. Raises ValueError for a bad line."""
         spec = parse_fault(line) if isinstance(line, str) else line
         target = resolve(spec, self._sim.fleet, self._sim.jobs.nics())
         begin = self._sim.kernel.now_ns + spec.after_s * 1e9
@@ -71,7 +71,7 @@ class FaultInjector:
         return fault
 
     def clear(self, which: int | str | None = None) -> list[SimFault]:
-        """Clear the faults with a number or line, or all; return them. Raises ValueError if none."""
+        """Clear the faults with a number or line, or all if None; return them. Raises ValueError if none."""
         standing = [fault for fault in self.faults if fault.end_ns is None]
         cleared = standing if which is None else [fault for fault in standing if fault.is_named(str(which))]
         if not cleared and which is not None:

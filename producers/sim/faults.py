@@ -43,7 +43,7 @@ class LinkStates:
 
 
 def resolve(spec: FaultSpec, fleet: Fleet, jobs: Mapping[str, Sequence[int]] | None = None) -> Target:
-    """Return a fault's target. Raises ValueError if there is none. `jobs`: NICs by rank by job name."""
+    """Return the links and NICs of a fault. `jobs`: NICs by rank by job name. Raises ValueError if none."""
     if spec.kind in ON_RANKS or spec.kind in ON_JOBS:
         return _of_job(spec, fleet, jobs or {})
     if spec.kind in ON_NICS:
@@ -110,7 +110,7 @@ def _of_nics(spec: FaultSpec, fleet: Fleet) -> Target:
 
 
 def link_states(fleet: Fleet, faults: Iterable[tuple[FaultSpec, Target]]) -> LinkStates:
-    """Return the state of all links and NICs under these faults. Flaps are in it only while down."""
+    """Return the state of all links and NICs under these faults. A flapping link counts only while down."""
     states = LinkStates(
         np.ones(fleet.links, np.bool_),
         np.ones(fleet.links, np.bool_),

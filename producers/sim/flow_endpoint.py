@@ -44,12 +44,12 @@ class SimFlowEndpoint:
             self._execute(command)
 
     def wait(self, max_s: float) -> None:
-        """Wait for a command for at most this time, and execute it."""
+        """Wait for a command for at most `max_s` seconds, and execute it."""
         if self._epoll.poll(max_s):
             self.serve()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the flow actuator."""
         self._control.close()
         self._epoll.close()
 

@@ -28,7 +28,7 @@ class SimFlowReporter:
         self._last_reading: tuple[NDArray[np.float64], float] = (np.zeros((0, 7)), 0.0)
 
     def publish(self) -> None:
-        """Publish changed flows at once, and each host's flows once a second, spread over its ticks."""
+        """Publish changed flows at once, and all flows of each host once a second, spread over the ticks."""
         changed, self._sim.changed_flows = self._sim.changed_flows, defaultdict(dict)
         if FLOWS.name not in self._sim.topic_names:
             return
@@ -58,7 +58,7 @@ class SimFlowReporter:
     ) -> None:
         """Find the flows that changed since their last report, as a host's reporter does ten times a second.
 
-        The time before the change is reported separately, so that figures are not averaged with it.
+        The interval before the change gets a report of its own, so that no average mixes both rates.
         """
         before, then_ns = self._last_reading
         self._last_reading = (sums.copy(), now_ns)
@@ -80,7 +80,7 @@ class SimFlowReporter:
         system_ns: int,
         sums: NDArray[np.float64],
     ) -> None:
-        """Publish a host's flows, unless the host is dead."""
+        """Publish the report of a host's flows, unless the host is dead."""
         sim = self._sim
         if sim.states.dead.get(host * sim.fleet.shape.nics_per_host):
             return

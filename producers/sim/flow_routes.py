@@ -27,7 +27,7 @@ _MAX_FORMER_PORTS: Final = 32
 
 
 class SimFlowRoutes:
-    """All NIC pairs' flow routes. `count`: candidate ports; `limit`: maximum of published pairs."""
+    """The possible routes between NICs with flows. `count`: candidate ports; `limit`: published pairs."""
 
     def __init__(self, fleet: Fleet, shard: str, count: int, limit: int) -> None:
         self._fleet, self._shard, self._count, self._max_pairs = fleet, shard, count, limit
@@ -41,7 +41,7 @@ class SimFlowRoutes:
     def follow(self, flows: Iterable[SimFlow]) -> None:
         """Update the pairs and ports from the open flows.
 
-        Beyond the limit of pairs, those without flows are dropped first; then new pairs are left out.
+        Beyond the limit, pairs without flows are dropped first; then new pairs are left out.
         """
         now: dict[Pair, set[int]] = {}
         for flow in flows:
@@ -59,14 +59,14 @@ class SimFlowRoutes:
                 self._mark_due(pair)
 
     def retrace(self) -> None:
-        """Trace everything again after links came up or went down."""
+        """Trace the routes of all pairs again after links came up or went down."""
         for pair in self._ports:
             self._mark_due(pair)
 
     def take(
         self, limit: int, living: NDArray[np.bool_] | None, now_ns: int, dead: Collection[int]
     ) -> Iterator[tuple[str, FlowRoutes | None]]:
-        """Yield key and record (None: a tombstone) of up to `limit` pairs. NICs in `dead` publish nothing."""
+        """Yield key and record (None: a tombstone) of up to `limit` due pairs; none for NICs in `dead`."""
         names = self._fleet.nic_ids
         due = list(islice(self._due, limit))
         for pair in due:

@@ -40,21 +40,21 @@ class JobConditions:
 
     @property
     def stops(self) -> bool:
-        """Whether the next operation never begins."""
+        """True if the job stops, so that its next operation never begins."""
         return bool(self.hung or self.killed or self.mismatched)
 
     @property
     def added_ns(self) -> float:
-        """Time by which the latest rank delays an operation."""
+        """Time by which the slowest rank delays an operation, ns."""
         ranks = self.compute_ns.keys() | self.launch_ns.keys()
         return max((self.compute_ns.get(r, 0.0) + self.launch_ns.get(r, 0.0) for r in ranks), default=0.0)
 
     def gap_ns(self, compute_ns: float) -> float:
-        """Return the time between two iterations; infinite if the next one never begins."""
+        """Return the time between two iterations, ns; infinite if the next iteration never begins."""
         return math.inf if self.stops else compute_ns + self.added_ns
 
     def line_bps(self, line_bps: float) -> float:
-        """Return the maximum rate of a connection: one window of data per delay of its traffic class."""
+        """Return a connection's maximum rate, bit/s: one window of data per delay of its traffic class."""
         return line_bps if not self.class_ns else min(line_bps, WINDOW_BYTES * 8e9 / self.class_ns)
 
 

@@ -34,7 +34,7 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LoggedOperation:
-    """One operation at all ranks."""
+    """The times and transfers of one operation at all ranks."""
 
     seq: int
     times: OperationTimes
@@ -138,7 +138,7 @@ class JobLog:
         return arrivals_of(self.job.conditions, self.ranks, chance)
 
     def _kept(self, seq: int, length_ns: float, end_ns: float) -> KeptReason | None:
-        """Return why an operation is published singly: within the trace budget, or slow. None if it is not.
+        """Return why an operation is published singly: as all are, as a sample, or as slow; else None.
 
         Operations are sampled by a hash of their number, like in the reporter. If every 16th one was taken,
         an iteration of 16 operations would always be represented by the same one.

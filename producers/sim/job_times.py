@@ -59,7 +59,7 @@ class OperationTimes:
 
 
 def arrivals_of(conditions: JobConditions, ranks: int, chance: np.random.Generator) -> Arrivals:
-    """Draw when each rank calls an operation, and how long its communication kernel takes to start."""
+    """Draw the time at which each rank calls an operation, and its kernel's start delay, both ns."""
     call = chance.exponential(_JITTER_NS, ranks)
     launch = chance.uniform(*_LAUNCH_NS, ranks)
     for rank, added_ns in conditions.compute_ns.items():
@@ -81,8 +81,8 @@ def operation_times(
 ) -> OperationTimes:
     """Return the times of an operation whose data began to move at `begin_ns`.
 
-    `times` is [2, entries], begin and end of each transfer. It is -1 where this has not happened; a transfer
-    without an end counts up to `now_ns`. `earliest` is [ranks], the end of each rank's previous operation.
+    `times` is [2, entries]: begin and end of each transfer, ns, or -1 if not reached yet. A transfer without
+    an end counts up to `now_ns`. `earliest` is [ranks], the end of each rank's previous operation, ns.
     """
     ranks = len(arrivals.call_ns)
     begin, end = times

@@ -30,7 +30,7 @@ Times = NDArray[np.float64]
 
 
 class JobState(TypedDict):
-    """A job, the number of its completed iterations and the duration of the last one."""
+    """A job, the number of its completed iterations, and the duration of the last iteration."""
 
     job: str
     kind: str
@@ -98,7 +98,7 @@ class SimJob:
 
 
 class SimJobs:
-    """The jobs of one simulation."""
+    """All jobs of one simulation, and their flows in the kernel."""
 
     def __init__(self, sim: Simulation, rng: np.random.Generator) -> None:
         self._sim, self._rng = sim, rng
@@ -116,7 +116,7 @@ class SimJobs:
         return {job.name: job.home for job in self.jobs}
 
     def state(self) -> list[JobState]:
-        """Return the state of each job."""
+        """Return the completed iterations and last duration of each job."""
         return [
             {
                 "job": job.name,
@@ -206,7 +206,7 @@ class SimJobs:
     # --- faults ---
 
     def apply(self, faults: Iterable[tuple[FaultSpec, Target]]) -> None:
-        """Apply those faults in force that affect jobs."""
+        """Apply the faults in force that affect jobs; ignore all other faults."""
         in_force = [(spec, target) for spec, target in faults if target.job]
         for job in self.jobs:
             conditions = conditions_of(job.name, in_force)
@@ -241,7 +241,7 @@ class SimJobs:
             self._pace(job)
 
     def _pace(self, job: SimJob) -> None:
-        """Limit a job's flows as PACE does, with a decision for each, renewed while the limit is in force."""
+        """Limit the rate of a job's flows like the action PACE, with a decision per flow that is renewed."""
         sim, share = self._sim, job.conditions.paced_share
         for flow in job.flows:
             line_bps = float(sim.fleet.rate_bps[2 * flow.source])
@@ -288,7 +288,7 @@ _REASON: Final[Any] = {"kind": ReasonKind.INCAST, "subject": "", "seq": None, "w
 
 
 def entries_of(phases: Sequence[Phase], connections: int, ranks: int) -> Entries:
-    """Return the transfers in these phases, with the ranks of sender and receiver."""
+    """Return one row for each transfer of these phases, with the ranks of sender and receiver."""
     counts = [len(pairs) * connections for pairs, _ in phases]
     pairs = np.array([pair for pairs, _ in phases for pair in pairs for _ in range(connections)], np.int64)
     size = np.repeat([size / connections for _, size in phases], counts)

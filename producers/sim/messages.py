@@ -14,7 +14,7 @@ from schemas.topics import PROBES, Topic
 class SimMessage:
     """One message. `at_ns` is fabric time, ns since the Unix epoch.
 
-    It has a record in `content` or an Avro body; with `is_tombstone` it has neither.
+    It has either a record in `content` or an encoded Avro body; a tombstone (`is_tombstone`) has neither.
     """
 
     topic: Topic

@@ -54,7 +54,7 @@ class SimProbes:
         self._to_trace: dict[tuple[int, int], None] = dict.fromkeys(self._pairs)
 
     def reroute(self) -> None:
-        """Compute the routes of all probes again; `retrace` then detects those that moved."""
+        """Compute the routes of all probes again; `retrace` then detects the changed routes."""
         self.legs = self._find_legs()
 
     def _find_legs(self) -> tuple[Paths, Paths]:
@@ -66,7 +66,7 @@ class SimProbes:
 
     @property
     def pace(self) -> tuple[int, int]:
-        """ns per probe slot and paths per slot, for which schedules are planned; zeros without probes."""
+        """Return the ns per probe slot and the paths per slot of planned schedules; (0, 0) without probes."""
         if not self._sim.settings.rate_pps:
             return 0, 0
         probes = 2 if self._sim.settings.spacing_ns else 1

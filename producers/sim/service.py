@@ -74,7 +74,7 @@ class RealTimePacer:
         self._marks = [(now_s, self.ticks)]
 
     def wait_s(self, now_s: float) -> float:
-        """Return the time until the next tick is due, 0 if it is."""
+        """Return the seconds until the next tick is due; 0 if a tick is due now."""
         return max(0.0, self._due_s + self._tick_s - now_s)
 
     def done(self, now_s: float) -> None:
@@ -103,7 +103,7 @@ class RealTimePacer:
         return (self.ticks - ticks) * self._tick_s / max(now_s - then_s, 1e-9)
 
     def pace(self, now_s: float) -> float:
-        """Return the pace to publish: simulated seconds per second, with two decimals, at most 1."""
+        """Return the pace to publish: simulated seconds per real second, with two decimals, at most 1."""
         return min(1.0, round(self.factor(now_s), 2))
 
 
@@ -127,9 +127,9 @@ class PaceAnnouncer:
 
 
 class WorkerProgress:
-    """Tracks how far the workers are behind, by the newest window that they solved.
+    """Tracks the lag of the workers by the newest window that they solved.
 
-    It reads no clock; times are seconds of the log's clock. It waits from the first window on.
+    Times are seconds of the log's clock, passed by the caller. No lag counts before the first solved window.
     """
 
     def __init__(self, start_s: float) -> None:
@@ -137,7 +137,7 @@ class WorkerProgress:
         self._start_s = self._heard_s = start_s
 
     def solved(self, window_end_s: float, now_s: float) -> None:
-        """Record that the window with this end is solved. Windows of an earlier fleet are ignored."""
+        """Record that the window with this end, s, is solved. Windows of an earlier fleet are ignored."""
         if window_end_s > (self.solved_s or self._start_s):
             self.solved_s, self._heard_s = window_end_s, now_s
 
@@ -262,7 +262,7 @@ class _FleetProducer:
         (self._urgent if topic is LINKS else self._shared).put(topic.name, key, value)
 
     def poll(self) -> None:
-        """Process acknowledgements and send queued messages."""
+        """Process acknowledgements of the log, and send queued messages."""
         self._urgent.poll()
         self._shared.poll()
 
@@ -273,7 +273,7 @@ class _FleetProducer:
 
     @property
     def dropped(self) -> int:
-        """Messages given up because the log did not take them in time."""
+        """Number of messages discarded because the log did not accept them in time."""
         return self._urgent.dropped + self._shared.dropped
 
     @property
@@ -282,7 +282,7 @@ class _FleetProducer:
         return self._urgent.failed + self._shared.failed
 
     def close(self, timeout_s: float) -> int:
-        """Send the queued messages for at most `timeout_s` per producer; return how many were not sent."""
+        """Send the queued messages for at most `timeout_s` per producer; return the number not sent."""
         return self._urgent.close(timeout_s) + self._shared.close(timeout_s)
 
 
@@ -303,7 +303,7 @@ class _PaceReporter:
         self._status_s = self._warn_s = 0.0
 
     def report(self, now_s: float) -> None:
-        """Send the reports that are due."""
+        """Send each of the pace reports that is due."""
         if now_s < self._status_s:
             return
         self._status_s = now_s + _STATUS_S
@@ -331,7 +331,7 @@ def _status(run: Simulation, pace: float, skipped_s: float, producer: _FleetProd
 
 
 def _announce_end(run: Simulation, producer: _FleetProducer, registry: codec.Registry | None) -> None:
-    """Announce that every NIC answers no probes any more, as real agents do when they stop."""
+    """Publish for every NIC that it no longer answers probes, as real agents do when they stop."""
     for record in nic_announcements(run):
         value = codec.encode(INVENTORY.type, {**record, "probe_port": 0}, registry)
         producer.put(INVENTORY, record["nic"], value)

@@ -20,7 +20,7 @@ between every two NICs, and each flow is reported every second."""
 
 
 class JobSettings(StrictModel):
-    """A job that moves data in iterations."""
+    """A simulated job: its NICs, and the data that it moves in each iteration."""
 
     name: str = Field(pattern=_NAME, description="its name in flow reports")
     kind: Literal["allreduce", "alltoall", "rail-alltoall", "exchange"] = Field(

@@ -14,7 +14,7 @@ from schemas.topology import CableEntry, NodeEntry, TopologyFile
 
 
 def fleet_of(settings: SimSettings) -> Fleet:
-    """Return the network that these settings describe. Raises ValueError if no shape fits."""
+    """Return the network for these settings. Raises ValueError if no shape has that many NICs."""
     s = settings
     return Fleet(
         Shape.of(

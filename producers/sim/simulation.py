@@ -136,13 +136,13 @@ class Simulation:
 
     @property
     def now_ns(self) -> int:
-        """Fabric time up to which messages are complete, ns since the Unix epoch."""
+        """Fabric time before which no further message will be made, ns since the Unix epoch."""
         return self.start_ns + self.ticks * TICK_NS
 
     def advance(self, seconds: float) -> Iterator[SimMessage]:
         """Yield the messages of the next `seconds`, in order of time within each tick of 10 ms.
 
-        Truth is published at whole seconds since the start, losses at once.
+        `FabricTruth` is published at whole seconds since the start, losses at once.
         """
         for _ in range(max(1, round(seconds * 1e9 / TICK_NS))):
             yield from self.tick()
@@ -174,22 +174,22 @@ class Simulation:
         return messages
 
     def at(self, after_s: float, act: Callable[[], None]) -> None:
-        """Call `act` after `after_s` of simulated time, at the edge of a step."""
+        """Call `act` after `after_s` seconds of simulated time, at the boundary of a simulation step."""
         self.schedule_ns(self.kernel.now_ns + after_s * 1e9, act)
 
     def schedule_ns(self, at_ns: float, act: Callable[[], None]) -> None:
-        """Call `act` at the time `at_ns` of the kernel."""
+        """Call `act` when the kernel's clock reaches `at_ns`."""
         self._queued += 1
         heapq.heappush(self._queue, (at_ns, self._queued, act))
 
     def system_ns(self) -> int:
-        """Return fabric time as of the kernel's present step."""
+        """Return the fabric time of the kernel's present step, ns since the Unix epoch."""
         return self.start_ns + round(self.kernel.now_ns)
 
     def publish(
         self, topic: Topic[R], key: str, at_ns: int, record: R | None = None, body: bytes | None = None
     ) -> None:
-        """Queue a message if its topic is selected."""
+        """Queue a message with a record or an encoded body, if its topic is selected."""
         if topic.name in self.topic_names:
             self._now_out.append(SimMessage(topic, key, at_ns, record, body))
 
@@ -287,7 +287,7 @@ class Simulation:
         return list(news.values())
 
     def flow_of(self, host: str, key: str) -> SimFlow:
-        """Return a host's open flow by the part of its id after host and boot. Raises ValueError."""
+        """Return a host's open flow whose id after host and boot is `key`. Raises ValueError."""
         return self._flow(f"{host}/{self.boots.get(host, '')}/{key}")
 
     def note_flow(self, flow: SimFlow) -> None:
@@ -301,7 +301,7 @@ class Simulation:
             self.note_flow(flow)
 
     def flows(self) -> list[SimFlow]:
-        """Return the open flows."""
+        """Return all open flows."""
         return list(self.book.flows.values())
 
     def set_flow_path(self, flow_id: str, port: int) -> None:
@@ -349,11 +349,11 @@ class Simulation:
         return self._injector.faults
 
     def fault(self, line: str | FaultSpec) -> SimFault:
-        """Inject a fault now, or after the delay in its line. Raises ValueError."""
+        """Inject a fault now, or after the delay in its line; return it. Raises ValueError for a bad line."""
         return self._injector.fault(line)
 
     def clear(self, which: int | str | None = None) -> list[SimFault]:
-        """Clear the faults with a number or line, or all; return them. Raises ValueError if none."""
+        """Clear the faults with a number or line, or all if None; return them. Raises ValueError if none."""
         return self._injector.clear(which)
 
     def contention(self) -> list[TrueContention]:
@@ -365,5 +365,5 @@ class Simulation:
         return iterations
 
     def job_state(self) -> list[JobState]:
-        """Return the state of each job."""
+        """Return the completed iterations and last duration of each job."""
         return self.jobs.state()

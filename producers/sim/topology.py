@@ -279,7 +279,7 @@ class Fleet:
     ) -> tuple[Paths, Paths]:
         """Return the links of probes from `src` to `dst` with source port `entropy`, and of their answers.
 
-        An answer has the ports swapped, so it takes a route of its own. Raises ValueError like `paths`.
+        An answer has swapped ports, so its route may differ from the probe's. Raises ValueError like `paths`.
         """
         return (
             self.paths(src, dst, entropy, PROBE_PORT, living, converged),
@@ -287,7 +287,7 @@ class Fleet:
         )
 
     def base_delay_ns(self, paths: Paths, packet_bytes: int) -> Float64s:
-        """Return [N]: delay of a packet without queues, ns. It sums links' serialisation and `delay_ns`."""
+        """Return [N]: delay of a packet without queues, ns: serialisation and `delay_ns` of all links."""
         link_ns = self.delay_ns + packet_bytes * 8e9 / self.rate_bps
         total = np.concatenate([[0.0], np.cumsum(link_ns[paths.link])])
         path_ns: Float64s = total[paths.start[1:]] - total[paths.start[:-1]]

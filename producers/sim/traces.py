@@ -20,7 +20,7 @@ class KnownPath(NamedTuple):
 
 
 def path_records(paths: Iterable[KnownPath], *, traced_ns: int = 0) -> Iterator[PathMaps]:
-    """Yield the records of all pairs; the NIC traces the requests, the peer the answers."""
+    """Yield the `PathMaps` record of each pair; its NIC traces the requests, its peer the answers."""
     pairs: dict[tuple[str, str], list[PathMap]] = {}
     for nic, peer, path, requests, answers in paths:
         for pair, leg, links in (

@@ -67,7 +67,7 @@ class TruthRecorder:
             self._contention_past.append({**ended, "end_ns": now_ns - _CLOSE_TICKS * self._tick_ns})
 
     def _kind_of(self, link: int) -> ContentionKind:
-        """Return the kind of contention at a link, by its fault or otherwise by its position."""
+        """Return the kind of contention at a link: that of the link's fault, else by the link's position."""
         kinds = {f.spec.kind for f in self._sim.faults if f.on and link in f.target.links}
         for kind in ("pause-storm", "slow-receiver", "slow-sender"):
             if kind in kinds:

@@ -41,7 +41,7 @@ def address_of(nic: int) -> str:
 def job_ends(
     job: JobSettings, members: Sequence[Sequence[int]], phases: Sequence[Phase]
 ) -> list[list[tuple[int, int]]]:
-    """Return the ranks of source and destination of each connection, by phase."""
+    """Return, for each phase, the (source rank, destination rank) of each connection."""
     rank = {nic: at for at, nic in enumerate(nic for group in members for nic in group)}
     return [[(rank[a], rank[b]) for a, b in pairs for _ in range(job.connections)] for pairs, _ in phases]
 
@@ -100,7 +100,7 @@ def job_phases(
 
 
 def _shifted(groups: Sequence[Sequence[int]], distance: int) -> list[tuple[int, int]]:
-    """Return each NIC together with the NIC `distance` places further in its group."""
+    """Return each NIC paired with the NIC `distance` places further in its group, cyclically."""
     return [(nic, group[(at + distance) % len(group)]) for group in groups for at, nic in enumerate(group)]
 
 
@@ -117,7 +117,7 @@ def _phases(max_phases: int, total_bytes: float, rate_bps: float, step_ns: int) 
 
 @dataclass(slots=True)
 class SimFlow:
-    """One flow as its host sees it. `number`: in the kernel, reused after the flow is closed."""
+    """One flow in its host's view. `number`: its index in the kernel, reused after the flow is closed."""
 
     number: int
     flow_id: str
@@ -167,7 +167,7 @@ class SimFlowTable:
         living: NDArray[np.bool_] | None = None,
         endless: bool = True,
     ) -> SimFlow:
-        """Open a flow. With `endless` it sends at once; otherwise a job of the kernel starts it."""
+        """Open a flow and return it. An `endless` flow sends at once; a job starts any other."""
         kernel, fleet = self._kernel, self._fleet
         free = self._free.get(source)
         number = free.pop() if free else kernel.add_flow(source, float(fleet.rate_bps[2 * source]))
@@ -203,7 +203,7 @@ class SimFlowTable:
             self._free.setdefault(flow.source, []).append(flow.number)
 
     def lead(self, flow: SimFlow, living: NDArray[np.bool_] | None) -> None:
-        """Compute a flow's route by its ports and pass it to the kernel."""
+        """Compute a flow's route from its ports and pass the route to the kernel."""
         self.lead_all([flow], living)
 
     def lead_all(self, flows: Sequence[SimFlow], living: NDArray[np.bool_] | None) -> list[SimFlow]:
@@ -268,7 +268,7 @@ class SimFlowTable:
         wait_ns: Float64s,
         sums: Float64s | None = None,
     ) -> FlowReports:
-        """Return the `FlowReports` of a host. `wait_ns` [L] is the recent wait of packets at each link."""
+        """Return the `FlowReports` of a host. `wait_ns` [L]: recent queueing delay at each link, ns."""
         if sums is None:
             sums = self._kernel.flow_sums()[0]
         self._reports[host] += 1

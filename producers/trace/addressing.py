@@ -39,7 +39,7 @@ class AddressRule:
     """Addresses that several switches share."""
 
     def partner(self, address: str) -> str | None:
-        """Return the address at the other end of a cable; None if it cannot be derived."""
+        """Return the address at the opposite end of a cable; None if it cannot be derived."""
         return None if address in self.anycast else partner_of(address, self.prefix, self.hosts)
 
 
@@ -48,9 +48,9 @@ BY_PORT: Final = AddressRule()
 
 @lru_cache(maxsize=65536)
 def partner_of(address: str, prefix: int, hosts: tuple[int, int] = (0, 0)) -> str | None:
-    """Return the address at the other end of a cable whose ends share a prefix; None if it cannot be derived.
+    """Return the address at the opposite end of a cable whose ends share a prefix; None if not derivable.
 
-    With `prefix` 31, the ends share a /31 or /127; with 30, a /30 or /126. With 24, `hosts` are last bytes.
+    `prefix` 31 is a /31 or /127, 30 a /30 or /126. With 24, `hosts` are the last bytes of the two ends.
     """
     if not prefix:
         return None
@@ -65,7 +65,7 @@ def partner_of(address: str, prefix: int, hosts: tuple[int, int] = (0, 0)) -> st
 
 
 class Addressing:
-    """Learns the address rule of one fabric from one NIC's traces. `configured` "auto": any prefix."""
+    """Learns a fabric's address rule from one NIC's traces. With `configured` "auto", any prefix counts."""
 
     def __init__(self, configured: LinkPrefix = "auto") -> None:
         self._configured = configured
@@ -95,7 +95,7 @@ class Addressing:
         return changed
 
     def _pairs(self) -> tuple[Literal[31, 30, 24, 0], tuple[int, int]]:
-        """Return the prefix length that both ends of a cable share, and the last bytes of the ends."""
+        """Return the prefix length that the ends of a cable share (0: none), and the ends' last bytes."""
         if self._configured != "auto":
             return self._configured, (0, 0)
         if self._by_loopback or self._has_one_last_hop():

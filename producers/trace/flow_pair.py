@@ -52,7 +52,7 @@ class FlowRouteKey(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class FlowRoute(TracedRoute):
-    """The traced route of the flows with one key."""
+    """The traced route of the flows with one `FlowRouteKey`."""
 
     shape: FlowProtocol
     """Protocol of the trace packets: UDP or TCP."""
@@ -77,7 +77,7 @@ class _Distance:
 
     @property
     def pause_s(self) -> float:
-        """Time between the trace that begins now and the next one."""
+        """Time between the trace that begins now and the next trace, s."""
         if self.routers is None:
             return min(DISTANCE_FRESH_S, DISTANCE_RETRY_S * 2.0**self.tries)
         return DISTANCE_FRESH_S
@@ -92,7 +92,7 @@ class _Distance:
     def update(self, trace: Trace, topology: Topology, peer_first_hop: str | None) -> bool:
         """Add the result of a trace; return True if the distance changed.
 
-        Firewalls keep peers silent. Its distance is accepted if the last hop is the peer's router.
+        A firewall can keep the peer silent. Then the distance counts if the last hop is the peer's router.
         """
         if trace.reached:
             self.tries = 0
@@ -124,7 +124,7 @@ class FlowPair:
             self.published.dirty, self.dirty_s = True, now_s
 
     def drop_unused(self, now_s: float, keep_s: float) -> list[FlowRoute]:
-        """Drop the routes not requested for `keep_s`, return them. Routes of ended flows become unused."""
+        """Drop and return the routes not requested for `keep_s` seconds, such as those of ended flows."""
         dropped = []
         for key, route in list(self.routes.items()):
             unused_s = now_s - route.wanted_s
@@ -145,7 +145,7 @@ class FlowPair:
         return now_s < self.published.next_s or (settling and now_s - self.dirty_s < SETTLE_S)
 
     def name(self, key: FlowRouteKey, route: FlowRoute, names: RouteNames) -> bool:
-        """Name the links of a route; return True if they changed."""
+        """Name the links of a route; return True if its named links changed."""
         known_route = route.known
         if known_route is None:
             return False

@@ -102,7 +102,7 @@ class FlowRouteTracer(RouteTracer):
             pair.published.rows, pair.published.at_s = record["routes"], now_s
 
     def trace_flows(self, flows: Iterable[Wanted], now_s: float) -> None:
-        """Trace the routes of the flows that this NIC sends now, and keep those known."""
+        """Trace the routes of the flows that this NIC sends now, and keep the routes already known."""
         for peer, (protocol, _, port, _, peer_port), may_move in flows:
             record, shape = self._peers.get(peer), shape_of(protocol)
             if record is None or shape not in self._sockets_by_shape:
@@ -125,7 +125,7 @@ class FlowRouteTracer(RouteTracer):
             self._tracer.schedule(route.flow, soon=True)
 
     def links_of(self, peer: str, key: Key) -> tuple[str, ...]:
-        """Return the links of a flow's data; empty unless all are known."""
+        """Return the links of a flow's data packets, in order; empty unless all links are known."""
         pair = self._pairs.get(peer)
         route = None if pair is None else pair.routes.get(FlowRouteKey(FlowLeg.DATA, peer, key[2], key[4]))
         if route is None or not route.complete or route.shape != shape_of(key[0]):
@@ -327,7 +327,7 @@ class FlowRouteTracer(RouteTracer):
                     self._tracer.schedule(route.flow, soon=route.in_use)
 
     def _on_distance(self, pair: FlowPair, trace: Trace, now_s: float) -> None:
-        """Apply a distance trace. If the distance changed, trace its routes to the new length."""
+        """Apply a distance trace. If the distance changed, trace the peer's routes to the new length."""
         if pair.distance.update(trace, self._names.topology, pair.first_hop):
             for key, route in pair.routes.items():
                 self._cancel(route)

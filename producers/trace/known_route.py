@@ -107,7 +107,7 @@ def _is_same(a: tuple[Hops, bool], b: tuple[Hops, bool]) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class TracedRoute:
-    """A path that is traced again and again: its packets, its known route and the time of the next trace."""
+    """A path that is traced repeatedly: its packets, its known route and the time of the next trace."""
 
     flow: TracedFlow | None = None
     """The packets of its traces; None while the path is not traced."""

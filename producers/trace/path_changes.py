@@ -91,7 +91,7 @@ class PathChangeDetector:
 
 
 def _min_round_trips_ns(batch: ProbeColumns) -> list[int | None]:
-    """Return each row's minimum round trip without the turnaround, ns; None for a row without samples."""
+    """Return each row's minimum round trip minus the peer's turnaround, ns; None without samples."""
     minima: list[int | None] = [None] * len(batch.peers)
     filled = np.flatnonzero(batch.start[1:] > batch.start[:-1])
     if filled.size:

@@ -60,7 +60,7 @@ class PortSearch:
 
     @property
     def routes(self) -> dict[int, dict[str, tuple[str | None, ...]]]:
-        """Hops by port and peer of the traces that reached the peer and that a router answered."""
+        """Hops by port and by peer, from traces that reached the peer and had an answer of a router."""
         return {
             port: {name: trace.hops for name, trace in traces.items() if trace.reached and any(trace.hops)}
             for port, traces in self.found.items()

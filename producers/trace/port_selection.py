@@ -83,7 +83,7 @@ class PortSelector:
 
     @property
     def is_searching(self) -> bool:
-        """True while candidate ports are traced."""
+        """True while a search traces candidate ports."""
         return self._search is not None
 
     def restore(self, ports: Sequence[int]) -> None:
@@ -119,7 +119,7 @@ class PortSelector:
             self._begin_search({route.peer for route in unserved})
 
     def _move_spare(self, at: int, present: int, port: int) -> int:
-        """Move spare path `at` to `port` if that is free; return its port afterwards."""
+        """Move spare path `at` to `port` if that port is free; return the path's port afterwards."""
         if port == present or self._open_spare(len(self.engine.path_ports) + at, port):
             return port
         self._candidates.pop(port, None)
@@ -142,7 +142,7 @@ class PortSelector:
         candidates: Mapping[int, Mapping[str, Links]],
         now_s: float,
     ) -> bool:
-        """Note the spare path that serves the route; return False if there is none."""
+        """Mark a spare path that takes the route as in use; return False if no spare path takes it."""
         ports = [port for port in spare_ports if candidates.get(port, {}).get(route.peer) == route.links]
         if not ports:
             return False
@@ -152,7 +152,7 @@ class PortSelector:
         return True
 
     def _named_candidates(self, peers: Set[str]) -> dict[int, dict[str, Links]]:
-        """Return links by port and peer, of the candidates and of the present paths."""
+        """Return links by port and by peer, for the candidate ports and the present paths."""
         hops = {port: dict(by_peer) for port, by_peer in self._candidates.items()}
         for name in peers:
             for port, route in self._routes.request_hops(name).items():
@@ -183,7 +183,7 @@ class PortSelector:
     # ---- regular ports
 
     def search_later(self, now_s: float) -> None:
-        """Plan a search because a route moved."""
+        """Plan a port search for later, because a route moved."""
         if self._search_due_s is None:
             self._search_due_s = now_s + SEARCH_AFTER_S
 
@@ -204,7 +204,7 @@ class PortSelector:
         self._begin_search()
 
     def tick(self, now_s: float) -> None:
-        """Continue a search; when it is complete, choose ports by its result."""
+        """Continue the search in progress; once complete, choose ports by its result."""
         if self._search is None or not self._search.tick(now_s):
             return
         for port, routes in self._search.routes.items():

@@ -43,7 +43,7 @@ class ProbeAnswers:
         self._flows: Wanted = {}
 
     def refresh(self, alive: Mapping[str, Nic], nic_of: Mapping[str, str], now_s: float) -> Wanted:
-        """Return the answers to trace; `nic_of` maps addresses to the living peers of `alive`."""
+        """Return the answers to trace, by peer. `nic_of` maps addresses to names of peers in `alive`."""
         former, self._flows = self._flows, {}
         self.traced_s = {}
         for prober in self._engine.probers():
@@ -57,7 +57,7 @@ class ProbeAnswers:
         return self._flows
 
     def forget(self, name: str) -> None:
-        """Drop a peer if there are no probes in either direction any more."""
+        """Drop a peer if neither NIC probes the other any more."""
         self._peers.pop(name, None)
 
     def _add_prober(self, name: str, prober: Prober, record: Nic, now_s: float) -> None:
@@ -81,7 +81,7 @@ class ProbeAnswers:
     def _add_former(
         self, name: str, peer: _Peer, record: Nic, former: Mapping[LegPort, TracedFlow], now_s: float
     ) -> None:
-        """Add the answers to a peer that probed us recently."""
+        """Add the answers to a peer that probed this NIC recently but stopped."""
         ports = record["path_ports"] or [port for _, port in former]
         flows = self._flows.setdefault(name, {})
         for port, (address, last_s) in list(peer.unannounced.items()):

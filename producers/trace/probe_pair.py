@@ -29,7 +29,7 @@ class ProbePair:
     published: PublishedRows[PathMap] = field(default_factory=PublishedRows)
 
     def traced(self) -> Iterator[tuple[LegPort, TracedRoute, TracedFlow]]:
-        """Yield the paths that are traced."""
+        """Yield direction and port, route, and trace packets of each traced path."""
         for key, route in self.routes.items():
             if route.flow is not None:
                 yield key, route, route.flow
@@ -119,7 +119,7 @@ class ProbePair:
         return rows
 
     def must_wait(self, rows: Sequence[PathMap], now_s: float) -> bool:
-        """Return True if the record is not to be published yet."""
+        """Return True if the pair's record must not be published yet."""
         if not rows:
             return True
         if now_s - self.first_s >= SETTLE_S:

@@ -91,7 +91,7 @@ class ProbeRouteTracer(RouteTracer):
 
     @property
     def announcement_changed(self) -> bool:
-        """True if the NIC's announced ports or first hop changed; the caller resets it."""
+        """True if the NIC's announced ports or first hop changed; the caller resets this flag."""
         return self._first_hop_changed or self.ports.ports_changed
 
     @announcement_changed.setter
@@ -114,7 +114,7 @@ class ProbeRouteTracer(RouteTracer):
         self.refresh_soon()
 
     def observe(self, batch: ProbeColumns, now_s: float) -> None:
-        """Trace those paths at once that seem to have moved by the measurements in a batch."""
+        """Trace at once the paths that seem to have moved, by the measurements in a batch."""
         for peer, port in self._changes.observe(batch, now_s):
             pair = self._pairs.get(peer)
             route = pair.routes.get((Leg.REQUEST, port)) if pair is not None else None
@@ -142,7 +142,7 @@ class ProbeRouteTracer(RouteTracer):
         return {} if pair is None else pair.request_hops()
 
     def peers_with_routes(self) -> Iterable[str]:
-        """Return the peers of all traced pairs."""
+        """Return the names of the peers of all traced pairs."""
         return self._pairs
 
     def name_hops(self, peer: str, port: int, hops: Hops) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class ProbeRouteTracer(RouteTracer):
     # ---- periodic work
 
     def tick(self, now_s: float) -> float:
-        """Do the work that is due; return the time until the next call, s."""
+        """Do the work that is due; return the seconds until the next call."""
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + REFRESH_S
             if self._watch.check(now_s):
@@ -179,7 +179,7 @@ class ProbeRouteTracer(RouteTracer):
         self._refresh_at_s = 0.0
 
     def close(self) -> None:
-        """Close the sockets of a search."""
+        """Close the sockets of the port search in progress."""
         self.ports.close()
 
     def _set_topology(self, topology: Topology) -> None:
@@ -233,7 +233,7 @@ class ProbeRouteTracer(RouteTracer):
         return theirs_s is not None and theirs_s > route.traced_s and now_s - route.traced_s > ANSWERS_REST_S
 
     def _drop_unwanted(self, flows_by_peer: Wanted, now_s: float) -> None:
-        """Drop pairs without probes in either direction. They stay for `silent_s`: a prober may restart."""
+        """Drop pairs in which neither NIC probes the other, after `silent_s`: a prober may restart."""
         for name in [name for name in self._pairs if name not in flows_by_peer]:
             pair = self._pairs[name]
             if pair.gone_s is None:
@@ -317,7 +317,7 @@ class ProbeRouteTracer(RouteTracer):
     def _on_moved(
         self, flow: TracedFlow, before: tuple[Hops, bool], known_route: KnownRoute, now_s: float
     ) -> None:
-        """Trace other paths; first those over a hop that this path abandoned, which most likely moved too."""
+        """Trace other paths. Paths over a hop that this path left are first: they most likely moved too."""
         _log.info(
             "%s: %s port %d of %s takes %s, before %s",
             self.nic,

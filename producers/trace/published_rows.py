@@ -43,7 +43,7 @@ class PublishedRows(Generic[Row]):
         return self.rows is not None and now_s - self.at_s > pause_s
 
     def replace(self, rows: list[Row], now_s: float, rng: random.Random) -> bool:
-        """Store the present rows. Return True if they differ from published ones and must be published."""
+        """Store the present rows. Return True if they differ from the published rows and must be sent."""
         self.dirty = self.moved = False
         if not rows or (self.rows is not None and _without_since(rows) == _without_since(self.rows)):
             return False

@@ -32,7 +32,7 @@ MAX_CACHED_ROUTES: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A path's links in order, as in `PathMaps`."""
+    """A path's named links in order, as in `PathMaps`, and whether it is complete."""
 
     links: tuple[str, ...]
     complete: bool
@@ -63,7 +63,7 @@ def node_of_address(address: str) -> str:
 
 @dataclass(slots=True)
 class _Hop:
-    """One position of a path: position 0 is the NIC, then come the routers, and last the peer."""
+    """One position of a path. Position 0 is the NIC; the routers follow, and the peer is last."""
 
     node: str | None = None
     came_in: End | None = None
@@ -108,7 +108,7 @@ def name_path(
 
 
 def _without_router(nic: str, peer: str, path: int, topology: Topology) -> NamedPath:
-    """Return a path within one subnet: by the file, else the two NICs' cables into an unknown layer 2."""
+    """Return a path within one subnet: by the file, else the two NICs' cables to an unknown layer 2."""
     if topology.fars(nic_end(nic)) or topology.listed(nic, peer, path):
         return _from_file(nic, peer, path, topology, None)
     ends = [nic_end(name) for name in (nic, peer)]
@@ -118,7 +118,7 @@ def _without_router(nic: str, peer: str, path: int, topology: Topology) -> Named
 
 
 def _from_file(nic: str, peer: str, path: int, topology: Topology, count: int | None) -> NamedPath:
-    """Return the path by the file alone: the listed or only route, else the ends that all routes share."""
+    """Return the path by the topology file: its listed or only route, else the end links all routes share."""
     listed = topology.listed(nic, peer, path)
     if listed:
         return NamedPath(listed, True, PathSource.TOPOLOGY)

@@ -41,7 +41,7 @@ class TracedNic(NamedTuple):
 
 
 class RouteTracer(ABC):
-    """Traces the routes from one NIC. This base class does not decide which routes to trace."""
+    """Traces the routes from one NIC. Subclasses decide which routes to trace."""
 
     def __init__(
         self, settings: FlowSettings | ProbeSettings, nic: TracedNic, seed: int | None = None
@@ -58,7 +58,7 @@ class RouteTracer(ABC):
 
     @abstractmethod
     def _on_trace(self, trace: Trace, now_s: float) -> None:
-        """Process the result of a trace."""
+        """Process the result of a trace: update its route, and publish or trace again if needed."""
 
     def _run_traces(self, now_s: float) -> None:
         """Send the packets that are due and process the traces that ended."""
@@ -72,7 +72,7 @@ class RouteTracer(ABC):
         return pause_s * self._random.uniform(*JITTER)
 
     def _note_traced(self, route: TracedRoute, trace: Trace, now_s: float) -> None:
-        """Record the time of a trace. An incomplete one is repeated after a pause that doubles."""
+        """Record a trace's time and plan the next one. After an incomplete trace, the pause doubles."""
         route.traced_s = now_s
         if trace.is_complete:
             route.incomplete_traces = 0

@@ -110,7 +110,7 @@ def _bind_as_routed(sock: socket.socket, address: str, device: str | None) -> No
 
 
 class TraceReply(NamedTuple):
-    """An answer to a trace packet. `hop` is the router at which its TTL ended, or None if it arrived."""
+    """An answer to a trace packet. `hop`: router where the TTL ended; None if the packet arrived."""
 
     seq: int
     hop: str | None
@@ -303,7 +303,7 @@ class _RawSocket:
 
 
 class _BoundSockets:
-    """Sends UDP packets over one bound socket per port, opened on demand; others' ports cannot be traced."""
+    """Sends UDP packets over one bound socket per port, opened on demand. Ports in use cannot be traced."""
 
     def __init__(self, address: str, netns: str | None, device: str | None) -> None:
         self._address, self._netns, self._device = address, netns, device

@@ -14,10 +14,10 @@ FILE_CHECK_S: Final = 2.0
 
 
 class TopologyWatch:
-    """The topology of a file, checked every 2 s; an unusable file is ignored."""
+    """The topology of a file, checked every 2 s. While the file is unusable, the last topology stays."""
 
     def __init__(self, path: Path | None) -> None:
-        """Load the file. Raises TopologyError."""
+        """Load the topology file. Raises TopologyError if it cannot be used."""
         self._source = TopologySource(path)
         self._due_s = 0.0
 
@@ -27,7 +27,7 @@ class TopologyWatch:
         return self._source.topology
 
     def check(self, now_s: float) -> bool:
-        """Load the file again if it changed; return whether the topology is new."""
+        """Load the file again if it changed; return True if the topology is new."""
         if now_s < self._due_s:
             return False
         self._due_s = now_s + FILE_CHECK_S

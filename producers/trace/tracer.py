@@ -52,7 +52,7 @@ class Packet(NamedTuple):
 class Trace:
     """Result of one trace: the address of each hop before the far end, or None for a silent hop.
 
-    `reached`: it arrived at the far end. Else the hops end at the last that answered.
+    `reached`: the trace arrived at the far end. Otherwise the hops end at the last router that answered.
     """
 
     flow: TracedFlow
@@ -109,7 +109,7 @@ class Tracer:
 
     @property
     def busy(self) -> bool:
-        """True if any trace is open or waits."""
+        """True if any trace is open or queued."""
         return bool(self._open or self._waiting)
 
     @property
@@ -126,7 +126,7 @@ class Tracer:
             self._waiting.move_to_end(flow, last=False)
 
     def is_pending(self, flow: TracedFlow) -> bool:
-        """Return True if a trace of the flow is open or waits."""
+        """Return True if a trace of the flow is open or queued."""
         return flow in self._open or flow in self._waiting
 
     def cancel(self, flow: TracedFlow) -> None:
@@ -152,7 +152,7 @@ class Tracer:
         return self._packets(now_s), ended
 
     def on_hop(self, seq: int, address: str) -> None:
-        """Process a router's report that the TTL of packet number `seq` ended there."""
+        """Process a router's report that the TTL of packet number `seq` expired at `address`."""
         packet = self._by_seq.get(seq)
         trace = self._open.get(packet[0]) if packet is not None else None
         if packet is None or trace is None:
@@ -161,7 +161,7 @@ class Tracer:
             trace.hops.setdefault(packet[1], address)
 
     def on_arrival(self, seq: int) -> None:
-        """Process the far end's report that packet number `seq` arrived."""
+        """Process the far end's report that it received packet number `seq`."""
         packet = self._by_seq.get(seq)
         trace = self._open.get(packet[0]) if packet is not None else None
         if packet is None or trace is None:

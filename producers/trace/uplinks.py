@@ -32,7 +32,7 @@ def uplink_routes(paths: Iterable[tuple[Path, Hops]]) -> dict[Hops, list[Path]]:
 
 
 class UplinkPlan(NamedTuple):
-    """The checks of one NIC. Each list holds packets for one uplink route; one of them is sent per check."""
+    """The uplink checks of one NIC. Each list holds one route's packets; each check sends one of them."""
 
     checks: list[list[TracedFlow]]
     max_routes_of_switch: int
@@ -76,7 +76,7 @@ class TokenBucket:
         self._updated_s = float("-inf")
 
     def take(self, paths: int, now_s: float) -> bool:
-        """Consume one trace and return True if the limit for `paths` paths allows it."""
+        """Return True if the limit for `paths` paths allows a trace now, and consume one; otherwise False."""
         self._spent = max(0.0, self._spent - (now_s - self._updated_s) * paths / self._rest_s)
         self._updated_s = now_s
         allowed = self._spent < self._burst * paths

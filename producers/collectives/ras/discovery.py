@@ -48,7 +48,7 @@ class Socket(NamedTuple):
 
 @dataclass(slots=True)
 class Service:
-    """An address on which processes of one user listen. `environments` maps those that may be read."""
+    """An address on which processes of one user listen. `environments`: by process id, where readable."""
 
     address: str
     port: int
@@ -59,7 +59,7 @@ class Service:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Address and port."""
+        """Address and port of the service."""
         return self.address, self.port
 
 
@@ -91,7 +91,7 @@ def parse_sockets(text: str) -> Iterator[Socket]:
 
 
 def _address(digits: str) -> str:
-    """Return an address of the kernel's tables, which has words in the order of the machine's bytes."""
+    """Return the address in an entry of /proc/net/tcp, whose words are in the machine's byte order."""
     data = bytes.fromhex(digits)
     ordered = b"".join(data[at : at + 4][::-1] for at in range(0, len(data), 4))
     return str(ipaddress.ip_address(ordered))
@@ -113,7 +113,7 @@ def target_of(address: str) -> str:
 
 
 def configured_port(file: Path = _SETTINGS_FILE) -> int:
-    """Return the port that NCCL's settings of this host name, else its default."""
+    """Return the RAS port in NCCL's configuration file of this host, else the default port."""
     try:
         lines = file.read_text("utf-8", "replace")[:_ENVIRONMENT_BYTES].splitlines()
     except OSError:
@@ -176,7 +176,7 @@ class Discovery:
         return True
 
     def _examine(self, pid: int, ports: Mapping[int, int]) -> None:
-        """Store the listening sockets of a process that are at its RAS port."""
+        """Store those listening sockets of a process that use its RAS port."""
         environment = self._environment(pid)
         own_port = port_of(environment.get(VARIABLE, "")) or self._default_port
         candidates = {inode for inode, port in ports.items() if port == own_port}
@@ -184,7 +184,7 @@ class Discovery:
             self._owners[inode], self._environments[pid] = pid, environment
 
     def _namespace(self) -> str | None:
-        """Return the network namespace as the kernel names it; None if it cannot be read."""
+        """Return the kernel's id of the network namespace; None if it cannot be read."""
         if self._netns is None:
             return _link(self._proc / "self/ns/net")
         return in_netns(self._netns, lambda: _link(self._proc / "thread-self/ns/net"))
@@ -204,7 +204,7 @@ class Discovery:
         return {name: value for name, _, value in pairs if name}
 
     def _own_sockets(self, pid: int, inodes: Collection[int]) -> Iterator[int]:
-        """Yield the inodes among `inodes` whose sockets the process has open."""
+        """Yield those of `inodes` that belong to sockets open in the process."""
         if not inodes:
             return
         try:

@@ -46,7 +46,7 @@ _MAX_JOBS: Final = 64
 
 
 class Answer(NamedTuple):
-    """A report, and the service that sent it."""
+    """A report of a RAS service, and the service that sent it."""
 
     service: Service
     report: RasReport
@@ -97,7 +97,7 @@ class RasJobs:
         """Services that answered with something else."""
 
     def _fixed_service(self) -> Service | None:
-        """Return the service that the settings name; None if they name none, or another host's address."""
+        """Return the service in the settings; None if it is not set, or if its address is another host's."""
         if self._settings.ras in ("auto", "off"):
             return None
         address, _, port = self._settings.ras.rpartition(":")
@@ -110,7 +110,7 @@ class RasJobs:
 
     @property
     def names(self) -> frozenset[str]:
-        """Jobs that have records of their own."""
+        """Names of the jobs that have records of their own."""
         return frozenset(self._jobs)
 
     # ---- queries
@@ -155,7 +155,7 @@ class RasJobs:
         return answers
 
     def _ask(self, service: Service, now_s: float) -> Iterator[Answer]:
-        """Yield the reports of a service, until they name all its processes."""
+        """Yield reports of a service, until the reports name all of its processes."""
         left = set(service.environments)
         seen: set[str] = set()
         for _ in range(_ATTEMPTS):
@@ -236,7 +236,7 @@ class RasJobs:
         return _Job(tenant or None, process, answer.report.version or "unknown", now_s)
 
     def _is_due(self, job: _Job, answer: Answer, states: Sequence[RankState], now_s: float) -> bool:
-        """Note the report of a job, and return whether it is to be published."""
+        """Store a job's report, and return True if it must be published now."""
         launched = {one.id: sum(one.leaders.values()) for one in answer.report.communicators if one.leaders}
         job.is_idle = bool(states) or bool(launched and launched == job.launched)
         job.launched, job.seen_s = launched, now_s

@@ -101,7 +101,7 @@ def _add_rank(communicator: Communicator, entry: Mapping[str, Any], *, is_missin
 
 
 def _condition(status: Mapping[str, Any], is_missing: bool) -> tuple[RankCondition, str]:
-    """Return a rank's state and the reason for it. The reason is empty if the rank runs."""
+    """Return a rank's state and the reason for that state; the reason is empty if the rank runs."""
     error, init = status.get("async_error"), status.get("init_state")
     is_wrong = bool(error) and error not in _WELL
     states = (

@@ -72,7 +72,7 @@ class _Reader:
         self._count: int | None = None
 
     def read(self, line: str) -> None:
-        """Take the next line."""
+        """Parse the next line of the report."""
         section, group = _SECTION.match(line), _GROUP.search(line)
         row = _ROW.match(line)
         if section is not None:
@@ -97,7 +97,7 @@ class _Reader:
         self._function, self._count = CollectiveFunction.UNKNOWN, None
 
     def _add_row(self, row: re.Match[str]) -> None:
-        """Add a group of the summary, whose communicators have no name."""
+        """Add a group of ranks from the summary; the summary does not name its communicators."""
         if len(self.report.communicators) < _MAX_LISTED:
             self.report.communicators.append(Communicator(f"#{row[1]}", self._sizes[row[1]]))
 
@@ -112,7 +112,7 @@ class _Reader:
             self.report.collection_s = max(self.report.collection_s, float(seconds[1]))
 
     def _inside(self, communicator: Communicator, line: str) -> None:
-        """Take a line below the heading of a communicator."""
+        """Parse a line below the heading of a communicator."""
         function, listed = _FUNCTION.search(line), _LISTED.search(line)
         if function is not None:
             self._function, self._count, self._status = function_of(function[1]), None, ""
@@ -131,7 +131,7 @@ class _Reader:
                 self._add(communicator, int(rank[1]), line)
 
     def _note(self, line: str) -> None:
-        """Store the count, status or error that a line states; it applies to the ranks listed below, too."""
+        """Store the count, status or error in a line, which applies to the ranks listed below it, too."""
         launched, status, error = _LAUNCHED.search(line), _STATUS.search(line), _ERROR.search(line)
         if launched is not None:
             self._count = min(int(launched[1]), COUNT_MAX)
@@ -143,7 +143,7 @@ class _Reader:
             self._error = error[1]
 
     def _add(self, communicator: Communicator, number: int, line: str) -> None:
-        """Add a rank below the present heading; `line` names its process if the process is known."""
+        """Add rank `number` below the present heading; `line` may name its process."""
         state = _CONDITIONS.get(self._heading, _C.UNKNOWN)
         is_counted = state is _C.RUNNING and self._count is not None
         counts = {self._function: self._count or 0} if is_counted else {}
@@ -159,7 +159,7 @@ class _Reader:
         communicator.missing += state is _C.MISSING and listed is None
 
     def finish(self) -> RasReport:
-        """Return the report, with the states of processes given to their ranks."""
+        """Return the report, with each rank given the state of its process."""
         for communicator in self._by_id.values():
             communicator.ranks = [self._joined(rank) for rank in communicator.ranks[:_MAX_LISTED]]
             communicator.missing = min(communicator.missing, communicator.size or communicator.missing)
@@ -184,7 +184,7 @@ def _first(pattern: re.Pattern[str], line: str) -> str:
 
 
 def _is_listed(listed: RankReport, rank: RankReport) -> bool:
-    """Return whether a rank was listed by its number alone, and now comes with its process."""
+    """Return True if an earlier row listed the rank by number alone, and `rank` adds its process."""
     return listed.rank == rank.rank and listed.state is rank.state is _C.MISSING and not listed.process
 
 

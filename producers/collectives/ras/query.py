@@ -22,7 +22,7 @@ _READ_BYTES: Final = 1 << 16
 
 
 def is_own_address(address: str, netns: str | None) -> bool:
-    """Return whether this machine has an address in a network namespace: a socket can be bound to it."""
+    """Return True if an address of a network namespace belongs to this machine: a socket can bind to it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
 
     def bound() -> bool:
@@ -56,7 +56,7 @@ def _ask(connection: socket.socket, line: str, expected: str) -> None:
 
 
 def _report(connection: socket.socket) -> bytes:
-    """Return the data received until the connection is closed or the service's time limit is over."""
+    """Return the data received until the service closes the connection or its time limit ends."""
     parts: list[bytes] = []
     size = 0
     until_s = time.monotonic() + _TIMEOUT_S + _LINE_S

@@ -77,13 +77,13 @@ class Communicator:
         return min(max(listed, grouped), RANK_MAX)
 
     def add(self, rank: RankReport) -> None:
-        """Add a rank, and update the leaders."""
+        """Add a rank, and update the largest operation count of each function."""
         self.ranks.append(rank)
         for function, count in rank.counts.items():
             self.lead(function, count)
 
     def lead(self, function: CollectiveFunction, count: int) -> None:
-        """Note that some rank has launched so many operations of a function."""
+        """Record that some rank has launched `count` operations of a function."""
         self.leaders[function] = max(count, self.leaders.get(function, 0))
 
     def behind(self, rank: RankReport) -> tuple[CollectiveFunction, int]:
@@ -98,7 +98,7 @@ class Communicator:
 
 @dataclass(slots=True)
 class RasReport:
-    """A report: its communicators; `version` of the library and `collection_s` are empty and 0 if unknown."""
+    """A RAS report. `version` of the library is empty, and `collection_s` is 0, if unknown."""
 
     communicators: list[Communicator] = field(default_factory=list)
     version: str = ""
@@ -123,7 +123,7 @@ class RasReport:
 
 
 def communicator_reports(report: RasReport) -> list[CommunicatorReport]:
-    """Return the records of a report's communicators, those with trouble first, then the largest."""
+    """Return a record per communicator: communicators with problems first, then the largest ones."""
     rows = [_communicator_report(one) for one in report.communicators]
     rows.sort(key=lambda row: (not row["behind"], row["reported"] == row["ranks"], -row["ranks"]))
     return rows[:MAX_COMMUNICATORS]
@@ -157,7 +157,7 @@ def _place(rank: RankReport) -> tuple[str, int, str | None]:
 
 
 def _rank_states(communicator: Communicator, late: set[tuple[str, int, str | None]]) -> Iterator[RankState]:
-    """Yield the states that are published of a communicator. `late`: places of ranks that are behind."""
+    """Yield the states to publish of a communicator's ranks. `late`: places of ranks that are behind."""
     gaps = [communicator.behind(rank) for rank in communicator.ranks]
     has_late = any(gap for _, gap in gaps)
     for rank, (function, gap) in zip(communicator.ranks, gaps, strict=True):
@@ -191,7 +191,7 @@ def _rank_state(
 
 
 def hash_text(digits: str) -> str:
-    """Return a communicator's hash as the profiler's records have it."""
+    """Return a communicator's hash in the spelling of the profiler's records."""
     return digits.lower().zfill(16)
 
 
