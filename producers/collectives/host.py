@@ -120,7 +120,7 @@ class HostReporter:
 
     @property
     def host(self) -> ReportedHost:
-        """The host whose processes are reported."""
+        """The host that this reporter serves."""
         return self._host
 
     @property

@@ -202,7 +202,7 @@ class TracedProcess:
 
     @property
     def source(self) -> CollectiveSource:
-        """The library whose operations the profiler records, such as NCCL."""
+        """The library, such as NCCL, that the process's profiler records."""
         name = self.reader.source
         return CollectiveSource(name) if name in CollectiveSource.__members__ else CollectiveSource.UNKNOWN
 

@@ -54,7 +54,7 @@ def _io_bytes(pid: int, proc: Path) -> int | None:
 
 
 def _is_frozen(pid: int, proc: Path, cgroups: Path) -> bool:
-    """Return whether the process's cgroup is frozen, of version 2 or of version 1's freezer."""
+    """Return True if the process's cgroup is frozen, by version 2 or by the freezer of version 1."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -63,7 +63,7 @@ def _is_frozen(pid: int, proc: Path, cgroups: Path) -> bool:
 
 
 def _is_group_frozen(line: str, cgroups: Path) -> bool:
-    """Return whether the group in a line such as `0::/job` or `6:freezer:/job` is frozen."""
+    """Return True if the cgroup in a line such as `0::/job` or `6:freezer:/job` is frozen."""
     _, _, place = line.partition(":")
     controllers, _, path = place.partition(":")
     is_unified = not controllers
@@ -104,7 +104,7 @@ class ActivityMeter:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the newest sample saw the process stopped."""
+        """True if the newest sample found the process stopped."""
         return self._last is not None and self._last.state in _STOPPED
 
     def sample(self, now_s: float) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def nic_announcements(sim: Simulation) -> Iterator[Nic]:
-    """Yield the current `Nic` record of every NIC whose agent runs, including the simulation's pace."""
+    """Yield the current `Nic` record of every NIC with a running agent, including the simulation's pace."""
     f, now_ns = sim.fleet, sim.system_ns()
     rails = f.shape.rails > 1
     for nic, name in enumerate(f.nic_ids):

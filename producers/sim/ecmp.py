@@ -103,7 +103,7 @@ class EcmpChoice:
 
 
 class UsableRoutes(NamedTuple):
-    """The usable uplinks and cores of a fleet whose switches have learnt of every dead link."""
+    """The usable uplinks and cores of a fleet after all its switches have learnt of every dead link."""
 
     up: Bools
     """[leaf, uplink] True if the uplink lives."""

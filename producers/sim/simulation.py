@@ -287,7 +287,7 @@ class Simulation:
         return list(news.values())
 
     def flow_of(self, host: str, key: str) -> SimFlow:
-        """Return a host's open flow whose id after host and boot is `key`. Raises ValueError."""
+        """Return a host's open flow by `key`, the part of its id after host and boot. Raises ValueError."""
         return self._flow(f"{host}/{self.boots.get(host, '')}/{key}")
 
     def note_flow(self, flow: SimFlow) -> None:

@@ -48,7 +48,7 @@ BY_PORT: Final = AddressRule()
 
 @lru_cache(maxsize=65536)
 def partner_of(address: str, prefix: int, hosts: tuple[int, int] = (0, 0)) -> str | None:
-    """Return the address at the opposite end of a cable whose ends share a prefix; None if not derivable.
+    """Return the address at the opposite end of a cable with one prefix for both ends; else None.
 
     `prefix` 31 is a /31 or /127, 30 a /30 or /126. With 24, `hosts` are the last bytes of the two ends.
     """

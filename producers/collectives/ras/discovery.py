@@ -91,7 +91,7 @@ def parse_sockets(text: str) -> Iterator[Socket]:
 
 
 def _address(digits: str) -> str:
-    """Return the address in an entry of /proc/net/tcp, whose words are in the machine's byte order."""
+    """Return the address in an entry of /proc/net/tcp, which has words in the machine's byte order."""
     data = bytes.fromhex(digits)
     ordered = b"".join(data[at : at + 4][::-1] for at in range(0, len(data), 4))
     return str(ipaddress.ip_address(ordered))
