@@ -319,9 +319,9 @@ def weighted_median(values: Float64s, weight: Float64s) -> float:
 def _learn_role(memory: MeshMemory, pairs: Pairs, residual: Float64s, sigma: Float64s) -> None:
     """Adjust `memory.role_ns` by the common part of all pairs' residuals.
 
-    An offset is the peer's clock minus the prober's, so an error common to all offsets depends on who probes.
-    Clocks can absorb a part of the error, and the residuals show only the rest. Repetition converges to the
-    whole.
+    An offset is the peer's clock minus the prober's, so an error common to all offsets depends on these
+    roles. Clocks can absorb a part of the error, and the residuals show only the rest. Repetition converges
+    to the whole.
     """
     if len(pairs) < 8:
         return
