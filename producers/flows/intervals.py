@@ -42,7 +42,7 @@ _FORGET_NS: Final = 5_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class FlowRules:
-    """Rules that decide which flows are reported, and which changes at once."""
+    """Rules that select the flows to report, and the changes to report at once."""
 
     min_bytes: int = 65_536
     """An unregistered connection is reported only if it sent at least this payload. This leaves out
@@ -250,14 +250,14 @@ class FlowTable:
                 self._close(flow, now_ns)
 
     def trace(self, links_of: Callable[[str, str, Key], Sequence[str]]) -> None:
-        """Set the links of every flow. `links_of` returns them for NIC, peer and key."""
+        """Set the links of every flow. `links_of` returns the links for NIC, peer and key."""
         for flow in self._flows.values():
             links = links_of(flow.nic, flow.peer, flow.key)
             if tuple(links) != tuple(flow.links):
                 flow.links, flow.changed = tuple(links), True
 
     def paths(self) -> list[tuple[str, str, Key, bool]]:
-        """Return NIC, peer, key and whether it may be moved, for every open flow that is reported."""
+        """Return (NIC, peer, key, True if movable) of every open flow that is reported."""
         return [
             (flow.nic, flow.peer, flow.key, _MOVE in flow.can)
             for flow in self._flows.values()
@@ -265,7 +265,7 @@ class FlowTable:
         ]
 
     def troubled(self) -> list[tuple[str, str, Key]]:
-        """Return NIC, peer and key of each flow that retransmitted between the last two readings."""
+        """Return (NIC, peer, key) of each flow that retransmitted between the last two readings."""
         return [
             (flow.nic, flow.peer, flow.key)
             for flow in self._flows.values()
@@ -392,7 +392,7 @@ class FlowTable:
             )
 
     def _rekey(self, flow: _Flow, key: Key) -> None:
-        """Change the ports of a flow that moved to others. Its links are unknown until traced."""
+        """Change the ports of a flow that moved to other ports. Its links are unknown until traced."""
         if flow.key != key:
             flow.key, flow.links, flow.changed = key, (), True
             flow.nic, flow.peer = self.local.get(key[1], flow.nic), self.nic_of(key[3]) or flow.peer
@@ -497,7 +497,7 @@ def _split(rows: list[Flow]) -> list[list[Flow]]:
 
 
 def _at_birth(tcp_socket: TcpSocket) -> TcpSocket:
-    """Return a copy of a socket with all counters at zero."""
+    """Return a copy of a socket with all counters at zero, as when it was opened."""
     return tcp_socket._replace(
         bytes_sent=0, segments_sent=0, retransmits=0, busy_us=0, receiver_limited_us=0, buffer_limited_us=0
     )

@@ -149,7 +149,7 @@ class Registrations:
         self._ended_pairs.clear()
 
     def check(self) -> str | None:
-        """Make the socket again if its file was removed. Return the reason if that fails."""
+        """Recreate the socket if its file was removed. Return the reason if that fails, else None."""
         self._file.check(time.monotonic(), self._selector)
         return self._file.fault
 

@@ -226,12 +226,12 @@ class FlowReporter:
 
     @property
     def nics(self) -> list[NicSettings]:
-        """The NICs of the hosts for which it reports."""
+        """The NICs of the hosts that this reporter covers."""
         return list(self._nics.values())
 
     @property
     def tracing(self) -> bool:
-        """True if `trace` should be called again soon."""
+        """True if `trace` should be called again soon: traces are open, or registrations changed."""
         return self.registrations.changes != self._registration_changes or any(
             tracer.busy for tracer in self._tracers.values()
         )
@@ -327,7 +327,7 @@ class FlowReporter:
         return self._tracers[nic].links_of(peer, key) if nic in self._tracers else ()
 
     def report(self, is_complete: bool) -> list[FlowReports]:
-        """Return the records to publish now."""
+        """Return the `FlowReports` to publish now: all flows if `is_complete`, else the changed flows."""
         return [
             record
             for table in self._tables
@@ -439,7 +439,7 @@ def _warn_of_ports(netns: str | None, first: int) -> None:
 
 
 def _plain(address: str) -> str:
-    """Return an address as the kernel writes it."""
+    """Return an address in the kernel's notation."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:

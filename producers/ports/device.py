@@ -134,7 +134,7 @@ def _parse_link(body: bytes, is_removed: bool) -> NetlinkLink:
 
 
 def _of_name(device: str) -> bytes:
-    """Return the body of a request for one device by name."""
+    """Return the body of a netlink request for the device with this name."""
     return bytes(_IFINFO.size) + netlink.attribute(_IFLA_IFNAME, device.encode() + b"\0")
 
 
@@ -169,7 +169,7 @@ class PortWatch:
         self._request()
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable after a change."""
+        """Return the descriptor that becomes readable after a change of carrier or speed."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class PortWatch:
         self._socket.send(netlink.request(_RTM_GETLINK, _of_name(self._device)))
 
     def _gone(self) -> list[PortChange]:
-        """Record that the kernel has no device of this name; return the loss of carrier, if it had one."""
+        """Record that no device has this name now. Return the loss of carrier, if the device had one."""
         self.known = self._number is not None and self._name != self._device
         if self.known or not self._carrier:  # it runs under another name, or was down already
             return []

@@ -42,7 +42,7 @@ class LinkSettings(NamedTuple):
 
 
 class TimeStamps(NamedTuple):
-    """The time stamps that a driver offers. `clock`: N of /dev/ptpN, None without a hardware clock."""
+    """The time stamps that a driver offers. `clock`: N of /dev/ptpN; None without a hardware clock."""
 
     hardware: bool
     """Whether the NIC stamps every packet that it sends or receives."""

@@ -36,7 +36,7 @@ class EvidencePacer:
         self._urgent_s = min_s
 
     def due(self, urgent: bool) -> float:
-        """Return the time at which evidence is due, s."""
+        """Return the time at which evidence must be published, in seconds of the caller's clock."""
         return self._last + (self._urgent_s if urgent else self._rest_s)
 
     def on_evidence_taken(self, evidence: Evidence, now: float) -> None:
@@ -93,7 +93,7 @@ class LinkEvents:
         return {**event, "carrier": up, "port_enabled": is_enabled}
 
     def speed(self, speed_bps: int, clock_ns: int, system_ns: int) -> LinkEvent:
-        """Return the event of the port's new speed, bit/s."""
+        """Return the event of a change of the port's speed to `speed_bps`, bit/s."""
         return {**self.event(EvidenceKind.SPEED, clock_ns, system_ns), "speed_bps": speed_bps}
 
     def counters(
@@ -112,7 +112,7 @@ class LinkEvents:
         ]
 
     def verbs(self, name: str, clock_ns: int, system_ns: int) -> LinkEvent:
-        """Return an event of the RDMA device; `name` is that of its type."""
+        """Return an event of the RDMA device. `name`: type of the event, such as PORT_ERR."""
         return {**self.event(EvidenceKind.VERBS, clock_ns, system_ns), "verbs": name}
 
     def event(self, kind: EvidenceKind, clock_ns: int, system_ns: int, interval_ns: int = 0) -> LinkEvent:

@@ -87,7 +87,7 @@ class LinkReporter:
 
     @property
     def due_s(self) -> float:
-        """The time at which evidence is due, in seconds of the monotonic clock."""
+        """Time at which evidence must be published, in seconds of the monotonic clock."""
         return self._pacer.due(self._urgent)
 
     def fileno(self) -> int:

@@ -85,7 +85,7 @@ class VerbsEventReader:
         return names
 
     def close(self) -> None:
-        """End the process."""
+        """End the reader process."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):

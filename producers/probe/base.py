@@ -38,7 +38,7 @@ class ProbeTransport(Protocol):
 
     @property
     def name(self) -> str:
-        """The NIC's id."""
+        """Id of the NIC."""
 
     def record(self) -> Nic:
         """Return the NIC's announcement with its present state."""

@@ -57,11 +57,11 @@ class _Peer:
     """Number of the host's answers that are not reported yet."""
 
     def is_silent(self, now_s: float) -> bool:
-        """Return whether the prober has answered no recent probe."""
+        """Return True if the prober has answered no recent probe."""
         return now_s - self.answered_s >= SILENT_S and now_s - self.lost_s < LOSING_S
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether the peer's host has counts to report."""
+        """Return True if the peer's host has counts to report now."""
         return self.answers > 0 or (self.requests > 0 and now_s - self.probed_s >= ANSWER_S)
 
 
@@ -88,7 +88,7 @@ class SilentPeers:
             del self._peers[name]
 
     def due(self, now_s: float) -> list[str]:
-        """Return the peers whose hosts are due for a probe, and record that they are probed now."""
+        """Return the peers whose hosts must be probed now, and record the probes as sent."""
         due_names = [
             name
             for name, peer in self._peers.items()

@@ -56,7 +56,7 @@ class NicWatch:
     """Checks one NIC. Call `check` every few seconds."""
 
     def __init__(self, nic: NicSettings, network: NicNetwork) -> None:
-        """Raise OSError if the kernel refuses a socket."""
+        """Open the sockets of the check. Raises OSError if the kernel refuses a socket."""
         self._nic, self._network = nic, network
         self._check = EgressCheck(nic.address, network.device, nic.netns)
         self._next = 0

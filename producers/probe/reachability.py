@@ -36,7 +36,7 @@ def _ranges(networks: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
 
 
 def reaches(networks: Iterable[str], address: str) -> bool:
-    """Return whether an address is in one of `networks`. True without any: the routes are unknown."""
+    """Return True if `address` is in one of `networks`, or if there are none: then the routes are unknown."""
     ranges = _ranges(tuple(networks))
     if not ranges:
         return True

@@ -77,7 +77,7 @@ class ScheduleFollower:
 
     @property
     def is_active(self) -> bool:
-        """True if the engine follows a schedule."""
+        """True if the engine now follows a schedule."""
         return self._applied is not None
 
     def rates_pps(self) -> dict[PathKey, float]:

@@ -150,7 +150,7 @@ class ProbeService:
         self.finish()
 
     def is_usable(self) -> bool:
-        """Return whether the engine works and the NIC is still the one whose sockets are open."""
+        """Return True if the engine works and the NIC is still the NIC for which the sockets were opened."""
         self.remade = self._identities.changed(time.monotonic())
         return self.transport.failure is None and self.remade is None
 

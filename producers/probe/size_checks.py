@@ -111,7 +111,7 @@ class _Path:
 
     @property
     def is_blocked(self) -> bool:
-        """Return whether the path is known to drop packets of full size."""
+        """Return True if the path is known to drop packets of full size."""
         return self.passes_bytes is not None and self.passes_bytes < self.full_bytes
 
 

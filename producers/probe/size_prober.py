@@ -83,7 +83,7 @@ class SizeProber:
                     self._checks.on_too_big(seq, mtu_bytes)
 
     def _send(self, probe: SizeProbe) -> bool:
-        """Send one packet; return whether the kernel took it."""
+        """Send one packet; return True if the kernel accepted it."""
         peer, port = probe.key
         target = self._targets[peer]
         ports = self._engine.all_ports

@@ -167,7 +167,7 @@ class UdpTransport:
         return self.rails.unproven(self._groups)
 
     def mtu_changed(self) -> bool:
-        """Read the device's MTU again; return whether it changed."""
+        """Read the device's MTU again; return True if it changed."""
         mtu_bytes = link_of(self.engine.responder_socket, self.nic.device).mtu_bytes
         if mtu_bytes in (None, self.link.mtu_bytes):
             return False

@@ -122,7 +122,7 @@ def traffic_class_of(header: bytes, mapped: bool) -> int:
 
 
 def is_mapped(gid: bytes) -> bool:
-    """Return whether a GID is a mapped IPv4 address."""
+    """Return True if a GID is an IPv4-mapped address."""
     return gid[:12] == _V4_PREFIX
 
 

@@ -71,7 +71,7 @@ class UdPeer(NamedTuple):
 
 @dataclass
 class OutgoingPacket:
-    """A packet to send from our queue pair of path `path`. `token` identifies it to `on_timestamp`."""
+    """A packet to send from our queue pair of path `path`. `on_timestamp` gets `token` to identify it."""
 
     path: int
     to: Address

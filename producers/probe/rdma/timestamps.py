@@ -43,12 +43,12 @@ class TickClock:
         return self._ns(self._last)
 
     def stamp(self, ticks: int) -> int:
-        """Return the time of a recent timestamp, ns."""
+        """Return the time of a recent NIC timestamp `ticks`, ns."""
         return self._ns(self._unwrapped(ticks))
 
     @property
     def tick_ns(self) -> int:
-        """Duration of one tick, rounded up."""
+        """Duration of one tick, ns, rounded up."""
         return -(-1_000_000 // self._khz)
 
     def _unwrapped(self, ticks: int) -> int:

@@ -137,7 +137,7 @@ class _Device:
         return cross_timestamp(lambda: clock.read(self._ticks()), time.time_ns)
 
     def wait_armed(self) -> None:
-        """Request a wake-up by the next completion."""
+        """Request a wake-up at the next completion."""
         if self.descriptor is not None:
             self._cq.req_notify()
 

@@ -131,7 +131,7 @@ class WorkerProcess:
     """The worker process of a device. `fileno` is readable when output waits; `read` never blocks."""
 
     def __init__(self, first: OpenRequest, python: str | None = None) -> None:
-        """Start the process. Raises OSError if that fails."""
+        """Start the process with `first` as its first input line. Raises OSError if that fails."""
         self._process = subprocess.Popen(
             script_command(str(Path(__file__).parent / "verbs_worker.py"), python=python),
             stdin=subprocess.PIPE,
