@@ -84,7 +84,7 @@ def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def raise_error(body: bytes) -> None:
-    """Raise the OSError that an error message names; nothing for an ACK. Raises ValueError if truncated."""
+    """Raise the OSError in a netlink error message; return for an ACK. Raises ValueError if truncated."""
     if len(body) < _ERROR_CODE.size:
         raise ValueError(f"netlink: error of {len(body)} bytes, expected {_ERROR_CODE.size}")
     code = -_ERROR_CODE.unpack_from(body)[0]

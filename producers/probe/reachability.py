@@ -95,7 +95,7 @@ class RailReach:
         self._first_s = {name: self._first_s.get(name, now_s) for name in peers}
 
     def update(self, evidence: Iterable[PathEvidence]) -> None:
-        """Add the engine's evidence since the last call."""
+        """Add the engine's evidence of answers since the last call."""
         self._answered.update(path.peer for path in evidence if path.answered)
 
     def silent(self, groups: Mapping[str, str], host_of: Mapping[str, str], now_s: float) -> frozenset[str]:

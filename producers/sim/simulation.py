@@ -357,7 +357,7 @@ class Simulation:
         return self._injector.clear(which)
 
     def contention(self) -> list[TrueContention]:
-        """Return the present contention, as `TrueContention` rows."""
+        """Return the links with contention now, as `TrueContention` rows."""
         return self.truth.contention()
 
     def _take_iterations(self) -> list[TrueJob]:

@@ -131,5 +131,5 @@ class TruthRecorder:
             self._sim.publish(TRUTH, self._sim.settings.shard, end_ns, record)
 
     def contention(self) -> list[TrueContention]:
-        """Return the present contention, as `TrueContention` rows."""
+        """Return the links with contention now, as `TrueContention` rows."""
         return list(self._contention.values())
