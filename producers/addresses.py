@@ -1,4 +1,4 @@
-"""Checks whether the addresses of NICs are on this host, and reports those that are not.
+"""Checks whether this host has the configured addresses of its NICs, and reports missing addresses.
 
 A NIC has no address while it is off the bus, before its link is up, or until DHCP has answered. Its prober
 then waits for the address, and the probers of other NICs continue.
@@ -51,7 +51,7 @@ def address_problem(nic: NicSettings) -> str | None:
 
 
 class AddressWatch:
-    """Reports changes of the addresses of some NICs to the log and the service manager (`X_FAULT`)."""
+    """Reports missing and returning addresses of NICs to the log and the service manager (`X_FAULT`)."""
 
     def __init__(self, nics: Iterable[NicSettings], notify: Notify) -> None:
         self._nics = list(nics)
@@ -62,16 +62,16 @@ class AddressWatch:
         """Problems that the NICs' probers have found, by NIC."""
 
     def report(self, name: str, problem: str | None) -> None:
-        """Store a problem that a NIC's prober found, or None if there is none; the next check reports it."""
+        """Store another problem of the NIC `name`, or None if it ended; the next check reports it."""
         if problem is None:
             self._reported.pop(name, None)
         else:
             self._reported[name] = f"{name}: {problem}"
 
     def check(self) -> dict[str, str]:
-        """Check all addresses and report changes; return the problem of each NIC that has one.
+        """Check all addresses and report changes; return, by NIC, one line of text for each problem.
 
-        A missing address hides other problems: those are reported once the NIC has its address.
+        A missing address hides other problems of its NIC, which are reported once the NIC has its address.
         """
         problems = dict(self._reported)
         for nic in self._nics:

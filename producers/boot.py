@@ -1,4 +1,4 @@
-"""The id of the present boot of this machine."""
+"""Reads the id of the machine's present boot."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def boot_id() -> str:
-    """Return the kernel's id of this boot."""
+    """Return the random id that the kernel chose at this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,7 +1,7 @@
 """Checks by which device a NIC's packets leave its host, from the kernel's transmit timestamps.
 
 The kernel reports the device with the timestamp of each packet (`SOF_TIMESTAMPING_OPT_CMSG`). A packet to one
-peer now and then shows the effect of routes and bonds on the NIC's probes. No privilege is needed.
+peer every few seconds shows the effect of routes and bonds on the NIC's probes. No privilege is needed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _TTL: Final = 1
 
 
 class EgressCheck:
-    """Sends packets like a NIC's probes, and reads by which device they left the host."""
+    """Sends packets with a NIC's address and routes, and reads by which device they leave the host."""
 
     def __init__(self, address: str, device: str | None, netns: str | None) -> None:
-        """Open the socket. Raises OSError if the kernel refuses it."""
+        """Open the socket that sends the packets. Raises OSError if the kernel refuses it."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         is_ipv6 = family == socket.AF_INET6
 
@@ -51,11 +51,11 @@ class EgressCheck:
         self._sock = in_netns(netns, opened)
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket that sends the packets."""
         self._sock.close()
 
     def send(self, address: str) -> None:
-        """Send one packet to an address. If it cannot be sent, there is no device to read."""
+        """Send one packet to `address`. If that fails, `device_index` returns None."""
         with contextlib.suppress(OSError):  # no route, or an error about an earlier packet
             self._sock.sendto(b"", (address, _CHECK_PORT))
 
@@ -75,7 +75,7 @@ class EgressCheck:
 
 
 def foreign_egress(device: str, index: int, interfaces: tuple[Interface, ...]) -> str | None:
-    """Return the device that packets leave by if it does not belong to the NIC; None if it does.
+    """Return the name of the device with number `index` unless it belongs to the NIC; else None.
 
     A bond, bridge or VLAN on the NIC's device belongs to the NIC, and so does a member of the NIC's bond.
     Devices that the kernel does not know are not checked.

@@ -1,7 +1,7 @@
 """Reads network interfaces, their addresses and routes by netlink, and finds the device of a NIC's probes.
 
-`read_network` and `route_devices` query the kernel in the namespace
-of the calling thread. The other functions are pure.
+`read_network` and `route_devices` query the kernel in the namespace of the calling thread. The other
+functions are pure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface. `master` is its bond, bridge or VRF; `lower` is the device on which a VLAN is."""
+    """A network interface. `master`: index of its bond, bridge or VRF. `lower`: index of a VLAN's device."""
 
     name: str
     index: int
@@ -50,7 +50,7 @@ class Interface:
 
 
 class Route(NamedTuple):
-    """A unicast route: its destination, table and the indices of its devices."""
+    """A unicast route: its destination, routing table and the indices of its devices."""
 
     destination: str
     table: int
@@ -58,7 +58,7 @@ class Route(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A policy rule for packets that this host sends. `is_vrf`: it selects the table of the device's VRF."""
+    """A routing rule for packets that this host sends. `is_vrf`: whether it selects the VRF's table."""
 
     source: str
     """Source addresses to which the rule applies, with prefix length; empty for all."""
@@ -68,28 +68,28 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NetworkState:
-    """The interfaces, routes and rules of a namespace, for one address family."""
+    """The interfaces, routes and rules of a network namespace, for one address family."""
 
     interfaces: tuple[Interface, ...]
     routes: tuple[Route, ...] = ()
     rules: tuple[Rule, ...] = ()
 
     def named(self, name: str) -> Interface | None:
-        """Return the interface with this name; None if there is none."""
+        """Return the interface with this name; None if the namespace has none."""
         return next((interface for interface in self.interfaces if interface.name == name), None)
 
     @property
     def own_addresses(self) -> frozenset[str]:
-        """All addresses of the namespace: packets to them never leave it."""
+        """All addresses of the namespace; packets sent to such an address never leave the host."""
         return frozenset(address for interface in self.interfaces for address in interface.addresses)
 
 
 def egress_device(device: str, address: str, interfaces: Iterable[Interface]) -> str | None:
     """Return the device to which a NIC's probes are bound; None leaves the choice to the kernel.
 
-    That is the NIC's own device, or the bond, bridge or VLAN on it that has the address. If the loopback
-    interface has the address (BGP on the host), it is the NIC's own device. Addresses such as 127.0.0.1 and
-    devices that the kernel does not know are not bound.
+    The result is the NIC's own device, or the bond, bridge or VLAN on that device that has the address. If
+    the loopback interface has the address (BGP on the host), it is the NIC's own device. Addresses such as
+    127.0.0.1 and devices that the kernel does not know are not bound.
     """
     by_index = {interface.index: interface for interface in interfaces}
     own = next((interface for interface in by_index.values() if interface.name == device), None)
@@ -101,7 +101,7 @@ def egress_device(device: str, address: str, interfaces: Iterable[Interface]) ->
 
 
 def below(top: Interface, by_index: dict[int, Interface]) -> set[int]:
-    """Return the indices of all devices below an interface, by which its packets may leave."""
+    """Return the indices of all devices below the interface `top`; its packets may leave by any of these."""
     indices: set[int] = set()
     waiting = [top]
     while waiting:
@@ -114,9 +114,10 @@ def below(top: Interface, by_index: dict[int, Interface]) -> set[int]:
 
 
 def routed_networks(state: NetworkState, address: str, device: str) -> list[str]:
-    """Return the networks that packets from `address` reach by `device`, by the routes of this host.
+    """Return the networks that packets from `address` reach by `device`, according to this host's routes.
 
-    It returns at most 64: of more, neighbouring ones are combined. A default route is 0.0.0.0/0 or ::/0.
+    There are at most 64 networks; neighbouring networks are combined if there are more. A default route is
+    0.0.0.0/0 or ::/0.
     """
     interface = state.named(device)
     if interface is None:
@@ -144,7 +145,7 @@ def _tables(state: NetworkState, address: str, interface: Interface) -> set[int]
 
 
 def _joined(networks: set[Network]) -> list[Network]:
-    """Return the networks that are in no other network; the smallest are combined until few enough remain."""
+    """Drop networks inside other networks; combine the smallest networks until few enough remain."""
     joined = _collapsed(networks)
     while len(joined) > _MAX_NETWORKS:
         longest = max(network.prefixlen for network in joined)
@@ -199,7 +200,7 @@ def _interface(body: bytes, addresses: dict[int, list[str]]) -> Interface:
 
 
 def _route(body: bytes, family: int) -> Route | None:
-    """Return the unicast route in a message; None for other routes and for routes without a device."""
+    """Return the unicast route in a netlink message; None for other routes and for one without a device."""
     _, bits, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(body)
     fields = dict(attributes(body, _ROUTE.size))
     devices = [_number(fields[_RTA_OIF])] if _RTA_OIF in fields else []
@@ -218,7 +219,7 @@ def _route(body: bytes, family: int) -> Route | None:
 
 
 def _rule(body: bytes, family: int) -> Rule | None:
-    """Return a message's rule for packets of this host; None for rules on forwarded or marked packets."""
+    """Return the policy rule in a message; None if it covers only forwarded or marked packets."""
     bits, table = body[2], body[4]
     fields = dict(attributes(body, _ROUTE.size))
     if _FRA_IIFNAME in fields or _number(fields.get(_FRA_FWMARK)):
@@ -237,7 +238,7 @@ def _number(value: bytes | None) -> int:
 
 
 def route_devices(family: int, destination: str, source: str) -> tuple[int, ...]:
-    """Return the indices of the devices by which the kernel routes packets between two addresses.
+    """Return the indices of the devices by which the kernel sends packets from `source` to `destination`.
 
     Raises OSError, with EHOSTUNREACH or ENETUNREACH if there is no route.
     """

@@ -1,4 +1,4 @@
-"""Packs and unpacks netlink messages (linux/netlink.h) and asks the kernel by them, without a library.
+"""Encodes and decodes netlink messages (linux/netlink.h) and sends requests to the kernel, without a library.
 
 pyroute2 would add 25 MB to every prober, and its decoder takes a millisecond for twelve sockets.
 """
@@ -29,7 +29,7 @@ _sequence = itertools.count(1)
 def open_netlink(
     protocol: int = socket.NETLINK_ROUTE, groups: int = 0, timeout_s: float | None = None
 ) -> socket.socket:
-    """Return a netlink socket that receives messages to `groups`; the caller closes it. Raises OSError."""
+    """Return a netlink socket subscribed to the multicast groups in the mask `groups`. Raises OSError."""
     opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
         opened.settimeout(timeout_s)
@@ -41,7 +41,7 @@ def open_netlink(
 
 
 def ask(sock: socket.socket, kind: int, body: bytes) -> bytes:
-    """Send a request and return the body of the answer. Raises OSError."""
+    """Send a request for one object and return the body of the kernel's answer. Raises OSError."""
     return next(_answers(sock, kind, body, _REQUEST))
 
 
@@ -51,7 +51,7 @@ def dump(sock: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
 
 
 def _answers(sock: socket.socket, kind: int, body: bytes, flags: int) -> Iterator[bytes]:
-    """Send a request and yield the bodies of its answers; answers to requests that timed out are skipped."""
+    """Send a request and yield the bodies of its answers; skip answers to earlier requests that timed out."""
     sequence = next(_sequence) & 0xFFFFFFFF
     sock.send(request(kind, body, flags, sequence))
     while True:
@@ -66,12 +66,12 @@ def _answers(sock: socket.socket, kind: int, body: bytes, flags: int) -> Iterato
 
 
 def request(kind: int, body: bytes, flags: int = _REQUEST, sequence: int = 1) -> bytes:
-    """Return the message that asks the kernel for one object."""
+    """Encode a netlink request: a message of type `kind` with the given body."""
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield type, sequence number and body of each message in a datagram. Raises ValueError if truncated."""
+    """Yield (type, sequence number, body) of each message in a datagram. Raises ValueError if truncated."""
     at = 0
     while at < len(data):
         if at + _HEADER.size > len(data):
@@ -93,12 +93,12 @@ def raise_error(body: bytes) -> None:
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """Return an attribute, padded for the next one."""
+    """Encode a netlink attribute of type `kind`, padded to a multiple of 4 bytes."""
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
 def attributes(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield type and value of each attribute from the offset `at` on. Raises ValueError if truncated."""
+    """Yield (type, value) of each attribute from byte `at` of `data` on. Raises ValueError if truncated."""
     while at + _ATTRIBUTE.size <= len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, at)
         if length < _ATTRIBUTE.size or at + length > len(data):

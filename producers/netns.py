@@ -1,4 +1,4 @@
-"""Runs work in another network namespace, on a helper thread.
+"""Runs a function in another network namespace, on a helper thread.
 
 setns changes one thread, which cannot return, so the thread ends after its work. A socket stays in the
 namespace in which it was opened.
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def in_netns(path: str | None, work: Callable[[], T]) -> T:
-    """Return `work()`, run inside the network namespace at `path`, or in this thread if `path` is None.
+    """Call `work` in the network namespace at `path`, or in this thread if `path` is None; return its result.
 
     Raises OSError with the namespace's name if it cannot be entered, and any error that `work` raises.
     """

@@ -20,14 +20,14 @@ CHECK_S: Final = 0.5
 
 
 class Identity(NamedTuple):
-    """The kernel's objects behind a NIC's name; 0 for an object that does not exist now."""
+    """The kernel's numbers of the device and namespace behind a NIC's name; 0 if there is none now."""
 
     device_index: int
     namespace: int
 
 
 def identity_of(nic: NicSettings) -> Identity:
-    """Return the kernel's objects behind a NIC's name."""
+    """Return the device and namespace that a NIC's name refers to now."""
     try:
         namespace = 0 if nic.netns is None else os.stat(nic.netns).st_ino
         return Identity(in_netns(nic.netns, lambda: _index_of(nic.device)), namespace)
@@ -43,7 +43,7 @@ def _index_of(device: str) -> int:
 
 
 class NicIdentities:
-    """The identities of some NICs, as they were when their sockets were opened."""
+    """Detects whether NICs were recreated since their sockets were opened."""
 
     def __init__(self, nics: Iterable[NicSettings]) -> None:
         self._nics = list(nics)
@@ -51,7 +51,7 @@ class NicIdentities:
         self._check_at_s = 0.0
 
     def changed(self, now_s: float) -> str | None:
-        """Return one line about a recreated NIC; None if there is none, or if it is too early to check.
+        """Return one line about a recreated NIC; None if there is none or the last check is recent.
 
         A device that is gone, or that has another name for now, does not count as recreated.
         """

@@ -1,4 +1,4 @@
-"""The network of a NIC's host: the device that its probes leave by, and the networks that it reaches."""
+"""Reads by which device a NIC's probes leave its host, and which networks the NIC reaches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NicNetwork:
-    """A NIC's place in its host's network."""
+    """The device by which a NIC's probes leave its host, and the networks that the NIC reaches."""
 
     device: str | None = None
     """Device to which sockets are bound: the NIC's, or the bond or VLAN on it; None if the kernel chooses."""
@@ -33,7 +33,7 @@ _UNKNOWN: Final = NicNetwork()
 
 
 def read_nic_network(nic: NicSettings) -> NicNetwork:
-    """Return the place of a NIC in its host's network, or an unknown one if the kernel does not report it.
+    """Return a NIC's egress device and networks, or unknown ones if the kernel does not report them.
 
     Raises OSError if the network namespace cannot be entered.
     """

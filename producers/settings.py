@@ -1,4 +1,4 @@
-"""Settings of the agents: `ProbeSettings` and `FlowSettings` for the fleet, `NicSettings` for one NIC."""
+"""Defines the agents' settings: `ProbeSettings`, `FlowSettings` for the fleet, `NicSettings` for one NIC."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ID_PART = r"^[^\s/>:]{1,128}$"
 
 
 def _is_plain_ipv4(value: str) -> bool:
-    """Return whether a text is a unicast IPv4 address in its usual spelling."""
+    """Return whether `value` is a unicast IPv4 address in dotted-decimal notation."""
     try:
         packed = socket.inet_pton(socket.AF_INET, value)
     except (OSError, ValueError):
@@ -42,7 +42,7 @@ def _is_plain_ipv4(value: str) -> bool:
 
 
 def flush_ms_of(given_ms: int | None, nics: int) -> int:
-    """Return the interval of each NIC's batches, ms: the given one, or one by the number of NICs."""
+    """Return the interval of each NIC's batches, ms: `given_ms`, else longer for more than a few NICs."""
     return given_ms or (SMALL_FLEET_FLUSH_MS if nics <= SMALL_FLEET_NICS else FLUSH_MS)
 
 
@@ -218,7 +218,7 @@ class ProbeSettings(StrictModel):
 
     @property
     def spare_paths(self) -> int:
-        """Number of paths that are probed only for flows."""
+        """Number of paths that are probed only if live flows take their routes."""
         return min(self.flow_paths, MAX_PATHS - self.paths) if self.flow_pps else 0
 
     @model_validator(mode="after")

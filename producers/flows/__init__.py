@@ -1,1 +1,1 @@
-"""Reports the flows of a host: sockets, queue pairs and the jobs that own them."""
+"""Reports the flows of a host: TCP sockets, RDMA queue pairs and the jobs that own them."""

@@ -1,4 +1,4 @@
-"""Derives `FlowReports` from counters of a host's flows: changes at once, all flows periodically. Pure.
+"""Computes `FlowReports` from the counters of a host's flows: changes at once, all flows periodically. Pure.
 
 The inputs are the kernel's TCP sockets, programs' flows and labels, and the fleet's addresses.
 
@@ -81,7 +81,7 @@ class Registration:
 
 @dataclass(slots=True)
 class _Counters:
-    """Totals of one flow since it began, at a time of the monotonic clock."""
+    """Totals of one flow since it began, read at a time of the monotonic clock."""
 
     at_ns: int
     frame_bytes: int = 0
@@ -127,7 +127,7 @@ class _Flow:
         self.before, self.now = self.now, counters
 
     def add(self, tcp_socket: TcpSocket, now_ns: int) -> None:
-        """Add the growth of the counters of one of the flow's sockets since the last reading."""
+        """Add the growth of a socket's counters since the last reading to the flow's totals."""
         last = self.sockets[tcp_socket.cookie]
         self.sockets[tcp_socket.cookie] = tcp_socket
         if self.now.at_ns != now_ns or self.now is self.reported:
@@ -143,7 +143,7 @@ class _Flow:
         now.buffer_us += tcp_socket.buffer_limited_us - last.buffer_limited_us
 
     def figures(self, since: _Counters, until: _Counters) -> tuple[int, int, float]:
-        """Return the length of an interval in ns, the bytes sent in it, and their rate in bit/s."""
+        """Return an interval's length, ns, the bytes sent in it, and their rate, bit/s."""
         interval_ns = max(0, until.at_ns - since.at_ns)
         sent = max(0, until.frame_bytes - since.frame_bytes)
         return interval_ns, sent, (sent * 8e9 / interval_ns if interval_ns else 0.0)
@@ -151,7 +151,7 @@ class _Flow:
     def shares(
         self, since: _Counters, until: _Counters, rate_bps: float
     ) -> tuple[float, float, float] | None:
-        """Return an interval's shares: busy, limited by receiver, limited by sender; None if not measured."""
+        """Return an interval's shares of time: busy, receiver-limited, sender-limited; None if unknown."""
         interval_us = (until.at_ns - since.at_ns) / 1e3
         if self.kernel is None or interval_us <= 0:
             return None
@@ -163,7 +163,7 @@ class _Flow:
         return busy, receiver, sender
 
     def moved(self, rules: FlowRules) -> bool:
-        """Return True if the rate or the limiting end has changed since the last report."""
+        """Return whether rate or limiting end (sender or receiver) changed since the last report."""
         interval_ns, _, rate_bps = self.figures(self.before, self.now)
         if not interval_ns or self.now.at_ns <= self.reported.at_ns:
             return False
@@ -176,7 +176,7 @@ class _Flow:
 
 @dataclass(slots=True)
 class FlowTable:
-    """The flows of one host. `local` maps its addresses to its NICs; `nic_of` returns any address's NIC."""
+    """The flows of one host. `local` maps its addresses to its NICs; `nic_of` finds any address's NIC."""
 
     host: str
     boot: str
@@ -200,7 +200,7 @@ class FlowTable:
         now_ns: int,
         queue_pairs: Iterable[tuple[Key, Registration]] = (),
     ) -> None:
-        """Add a reading at `now_ns` of the monotonic clock.
+        """Update the flows with the counters read at `now_ns` of the monotonic clock.
 
         `ended` holds the sockets that ended since the last reading. `queue_pairs` is a list of pairs because
         several queue pairs may have the same ports.
@@ -239,7 +239,7 @@ class FlowTable:
     def _check_missing(
         self, flow: _Flow, is_seen: bool, registered: Mapping[Key, Registration], now_ns: int
     ) -> None:
-        """Close a flow that has been missing for too long; otherwise record whether it is missing."""
+        """Close a flow that has been missing for too long; otherwise store since when it is missing."""
         if is_seen or flow.closed:
             flow.missing_ns = None
         elif flow.missing_ns is None and flow.kernel is not None:
@@ -250,14 +250,14 @@ class FlowTable:
                 self._close(flow, now_ns)
 
     def trace(self, links_of: Callable[[str, str, Key], Sequence[str]]) -> None:
-        """Set the links of every flow. `links_of` returns the links for NIC, peer and key."""
+        """Set the links of every flow. `links_of` returns the links for a NIC, peer and flow key."""
         for flow in self._flows.values():
             links = links_of(flow.nic, flow.peer, flow.key)
             if tuple(links) != tuple(flow.links):
                 flow.links, flow.changed = tuple(links), True
 
     def paths(self) -> list[tuple[str, str, Key, bool]]:
-        """Return (NIC, peer, key, True if movable) of every open flow that is reported."""
+        """Return (NIC, peer, key, whether it may be moved) of every open flow that is reported."""
         return [
             (flow.nic, flow.peer, flow.key, _MOVE in flow.can)
             for flow in self._flows.values()
@@ -277,7 +277,7 @@ class FlowTable:
 
         `number` returns the next report number. A report starts a new interval for each of its flows. If a
         flow changed since the last reading, a separate, earlier record covers the time before that reading.
-        So the change is not averaged with that time.
+        So the rate before the change is not averaged with the rate after it.
         """
         earlier, rows = self._due_rows(is_complete)
         self._flows = {name: flow for name, flow in self._flows.items() if not flow.closed}
@@ -299,7 +299,7 @@ class FlowTable:
         ]
 
     def _due_rows(self, is_complete: bool) -> tuple[list[Flow], list[Flow]]:
-        """Return the rows of the separate, earlier record, and the rows of the present record."""
+        """Return the rows of the record that ends at the last reading, and of the one that ends now."""
         reportable = [flow for flow in self._flows.values() if self._is_reportable(flow)]
         moved = [flow for flow in reportable if flow.moved(self.rules)]
         earlier = [self._row(flow, flow.before) for flow in moved if flow.reported.at_ns < flow.before.at_ns]
@@ -344,7 +344,7 @@ class FlowTable:
         return flow
 
     def _carrier_id(self, tcp_socket: TcpSocket, registration: Registration | None, now_ns: int) -> str:
-        """Return the id of the flow that a socket carries. Apply a transfer if the program registered one."""
+        """Return the id of the flow that a socket carries; move a flow to the socket if so registered."""
         flow_id = self._carried.get(tcp_socket.cookie) or self._id(f"sock:{tcp_socket.cookie}")
         if registration is None or registration.flow is None:
             return flow_id
@@ -363,7 +363,7 @@ class FlowTable:
         now_ns: int,
         since_ns: int | None,
     ) -> _Flow:
-        """Add a flow that starts with a socket."""
+        """Add and return a flow that starts with a socket."""
         if since_ns is None or tcp_socket.cookie in self._cookies:  # its bytes belong to no known interval
             begun, last = _counters(tcp_socket, now_ns, _frames(tcp_socket)), tcp_socket
         else:
@@ -392,7 +392,7 @@ class FlowTable:
             )
 
     def _rekey(self, flow: _Flow, key: Key) -> None:
-        """Change the ports of a flow that moved to other ports. Its links are unknown until traced."""
+        """Change the ports of a moved flow, and clear its links until its new route is traced."""
         if flow.key != key:
             flow.key, flow.links, flow.changed = key, (), True
             flow.nic, flow.peer = self.local.get(key[1], flow.nic), self.nic_of(key[3]) or flow.peer
@@ -404,7 +404,7 @@ class FlowTable:
         return f"{self.host}/{self.boot}/{name}"
 
     def _registered_flow(self, key: Key, registration: Registration, now_ns: int) -> _Flow | None:
-        """Add a reading of a flow whose bytes its program counts. Return the flow; None if not reported."""
+        """Read a flow whose bytes its program counts; return the flow, or None if it is not reported."""
         nic, peer = self.local.get(key[1]), self.nic_of(key[3])
         if nic is None or peer is None or registration.sent_bytes is None:
             return None
@@ -450,13 +450,13 @@ class FlowTable:
         return payload >= self.rules.min_bytes and flow.now.at_ns >= flow.wait_until_ns
 
     def _can(self, flow: _Flow) -> tuple[str, ...]:
-        """Return the actions that a flow supports. The kernel can pace flows over IP, but not queue pairs."""
+        """Return the actions that a flow supports; add PACE for flows over IP if the kernel paces flows."""
         if not self.rules.kernel_pacing or "PACE" in flow.can or flow.key[0] not in ("TCP", "UDP"):
             return flow.can
         return (*flow.can, "PACE")
 
     def _row(self, flow: _Flow, until: _Counters) -> Flow:
-        """Return the flow's row for the time from its last report to `until`, and mark it as reported."""
+        """Return the flow's record row since its last report, up to `until`; mark the flow as reported."""
         interval_ns, sent, rate_bps = flow.figures(flow.reported, until)
         shares = flow.shares(flow.reported, until, rate_bps)
         resent = until.retransmits - flow.reported.retransmits
@@ -492,12 +492,12 @@ class FlowTable:
 
 
 def _split(rows: list[Flow]) -> list[list[Flow]]:
-    """Split rows into parts that fit into one record each."""
+    """Split rows into lists that each fit into one record."""
     return [rows[i : i + MAX_ELEMENTS] for i in range(0, len(rows), MAX_ELEMENTS)]
 
 
 def _at_birth(tcp_socket: TcpSocket) -> TcpSocket:
-    """Return a copy of a socket with all counters at zero, as when it was opened."""
+    """Return a copy of a socket with all its counters set to zero, as when it was opened."""
     return tcp_socket._replace(
         bytes_sent=0, segments_sent=0, retransmits=0, busy_us=0, receiver_limited_us=0, buffer_limited_us=0
     )

@@ -64,7 +64,7 @@ _FIELDS: Final = {
 
 
 def parse_registration(line: bytes) -> tuple[Key, Registration]:
-    """Return the key of the flow in a line, and its registration. Raises ValueError with one line of text."""
+    """Parse one line: return the flow's key and its registration. Raises ValueError with one line of text."""
     try:
         registration = json.loads(line.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):
@@ -109,7 +109,7 @@ class _Client:
 
 
 class Registrations:
-    """Receives registrations at the Unix socket `path`, in the caller's thread.
+    """Receives programs' registrations of flows at the Unix socket `path`, in the caller's thread.
 
     `is_own_address` returns True for an address of this reporter's NICs.
     """
@@ -139,7 +139,7 @@ class Registrations:
         self._selector.register(self._file.socket, selectors.EVENT_READ)
 
     def sweep(self) -> None:
-        """Drop flows whose connections ended before the last `serve`, after a read of their last counters."""
+        """Drop the flows of connections that ended before the last `serve`; call after a read of counters."""
         for key in self._ended_keys:
             self._forget(key)
         self._ended_keys.clear()
@@ -149,7 +149,7 @@ class Registrations:
         self._ended_pairs.clear()
 
     def check(self) -> str | None:
-        """Recreate the socket if its file was removed. Return the reason if that fails, else None."""
+        """Recreate the socket if its file was removed. Return one line of error if that fails, else None."""
         self._file.check(time.monotonic(), self._selector)
         return self._file.fault
 
@@ -164,7 +164,7 @@ class Registrations:
             del self._key_of[key[1], registration.name]
 
     def serve(self, until_s: float) -> None:
-        """Receive registrations until the monotonic clock reaches `until_s`."""
+        """Receive registrations until `until_s`, in seconds of the monotonic clock."""
         while True:
             left_s = until_s - time.monotonic()
             if self._full_until_s is not None and time.monotonic() >= self._full_until_s:
@@ -179,7 +179,7 @@ class Registrations:
                 return
 
     def close(self) -> None:
-        """Close all connections and remove the socket."""
+        """Close all connections and remove the socket's file."""
         for number in list(self._clients):
             self._drop(number)
         self._selector.close()
@@ -239,7 +239,7 @@ class Registrations:
             self._refuse(client, str(error))
 
     def _flow(self, number: int, client: _Client, key: Key, registration: Registration) -> None:
-        """Apply the registration of a flow over IP. Raises ValueError."""
+        """Store the registration of a flow over IP. Raises ValueError if it is refused."""
         self._check_capacity(key, key in self.flows)
         if self._is_anothers(key, number):
             raise ValueError(f"{key[0]} {key[1]}:{key[2]}: registered by another program already")
@@ -260,7 +260,7 @@ class Registrations:
         client.keys.add(key)
 
     def _pair(self, number: int, client: _Client, key: Key, registration: Registration) -> None:
-        """Apply the registration of a queue pair, or its end. Raises ValueError."""
+        """Store the registration of a queue pair, or remove an ended one. Raises ValueError if refused."""
         name = registration.name or ""
         owner = self._pair_owner.get(name, number)
         if owner != number and name not in self._ended_pairs:
@@ -280,11 +280,11 @@ class Registrations:
         client.queue_pairs.add(name)
 
     def _is_anothers(self, key: Key, number: int) -> bool:
-        """Return True if a flow with these ports is registered by another program."""
+        """Return whether another program's connection has registered a flow with these ports."""
         return self._owner.get(key, number) != number and key not in self._ended_keys
 
     def _check_capacity(self, key: Key, is_known: bool) -> None:
-        """Raise ValueError if the source is not a NIC of this host, or the table of flows is full."""
+        """Raise ValueError if the source is not a NIC of this host, or if too many flows are registered."""
         if not self._nic_by_address(key[1]):
             raise ValueError(f"source_address {key[1]}: no NIC of this host")
         if len(self.flows) + len(self.queue_pairs) >= _FLOWS and not is_known:
@@ -367,7 +367,7 @@ def _address(registration: dict[str, Any], name: str) -> str:
 
 
 def _check_count(before: Registration, registration: Registration) -> None:
-    """Raise ValueError if a flow's byte count is lower than before."""
+    """Raise ValueError if a flow's byte count is lower than in its earlier registration."""
     counted = before.sent_bytes or 0
     if (registration.sent_bytes or 0) < counted:
         raise ValueError(f"sent_bytes {registration.sent_bytes}: expected {counted} or more")

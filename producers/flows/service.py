@@ -1,4 +1,4 @@
-"""The flow reporter of one host, or of several hosts whose namespaces this process may enter.
+"""Runs the flow reporter of one host, or of several hosts whose namespaces this process may enter.
 
 It publishes `FlowReports` of each host: changes at once and all flows each second. It also publishes
 `FlowRoutes`: the links that flows take and could take (`trace/flow_routes.py`). Only flows between NICs of
@@ -62,7 +62,7 @@ class AddressTable:
         self._addresses_of: dict[str, list[str]] = {}
 
     def update(self, name: str, record: Nic | None, append_ms: int) -> None:
-        """Apply an announcement; None removes the NIC."""
+        """Apply a NIC's announcement, appended at `append_ms`; a record of None removes the NIC."""
         for address in self._addresses_of.pop(name, []):
             if self._of.get(address) == name:
                 del self._of[address]
@@ -73,7 +73,7 @@ class AddressTable:
             self._of[address] = name
 
     def nic_of(self, address: str) -> str | None:
-        """Return the NIC with an address; None if no NIC of the fleet has it."""
+        """Return the name of the NIC with this address; None if no NIC of the fleet has it."""
         return self._of.get(address)
 
 
@@ -86,7 +86,7 @@ class _Namespace:
 
 
 class FlowReporter:
-    """Reports the flows of the hosts of `nics`.
+    """Reports the flows of the hosts to which `nics` belong.
 
     `read` reads the counters and `report` builds the records; neither uses Kafka. Raises OSError if a
     namespace cannot be entered or the kernel has no socket diagnosis.
@@ -133,7 +133,7 @@ class FlowReporter:
         self.failed_reads = 0
 
     def _open_tables(self, nics: Sequence[NicSettings]) -> None:
-        """Open a table per host, and the socket diagnosis of each of its namespaces."""
+        """Create a flow table for each host, and open the socket diagnosis of each namespace."""
         settings, boot = self.settings, boot_id()
         rules = FlowRules(
             settings.min_bytes,
@@ -152,7 +152,7 @@ class FlowReporter:
                 self._spaces[netns].tables.append(table)
 
     def read(self) -> None:
-        """Read the counters. The flows of a namespace that cannot be read stay unchanged."""
+        """Read the counters of all flows; flows of a namespace that cannot be read keep their last values."""
         sockets: dict[int, tuple[list[TcpSocket], list[TcpSocket]]] = {}
         unknown: set[int] = set()
         for netns, space in self._spaces.items():
@@ -179,7 +179,7 @@ class FlowReporter:
     def check_addresses(self) -> None:
         """Report NICs whose address is missing, and start tracing the flows of NICs that now have an address.
 
-        The socket of programs is checked as well: a removed file is recreated.
+        The socket for programs' registrations is checked as well: if its file was removed, it is recreated.
         """
         self._watch_addresses.report("flows", self.registrations.check())
         missing = self._watch_addresses.check()
@@ -191,7 +191,7 @@ class FlowReporter:
     def _read_table(
         self, table: FlowTable, sockets: list[TcpSocket], ended: list[TcpSocket], now_ns: int
     ) -> None:
-        """Add a reading of one host's sockets and registered flows."""
+        """Update one host's flows with its sockets' counters and its registered flows."""
         registered, queue_pairs = self.registrations.flows, self.registrations.queue_pairs.values()
         own = {key: registration for key, registration in registered.items() if key[1] in table.local}
         pairs = [(key, registration) for key, registration in queue_pairs if key[1] in table.local]
@@ -200,7 +200,7 @@ class FlowReporter:
     # ---- routes of the flows
 
     def on_announcement(self, name: str, record: Nic | None, append_ms: int) -> None:
-        """Apply a message of the inventory."""
+        """Apply a NIC's announcement in the inventory; a record of None removes the NIC."""
         self._addresses.update(name, record, append_ms)
         if record is None:
             self._peers.pop(name, None)
@@ -211,7 +211,7 @@ class FlowReporter:
             tracer.on_announcement(name, now_s)
 
     def wants_routes(self, pair: str) -> bool:
-        """Return True if this reporter needs the routes of a pair, nic>peer."""
+        """Return whether this reporter needs the routes of a pair, named nic>peer."""
         nic, _, peer = pair.partition(">")
         return peer in self._tracers or nic in self._tracers
 
@@ -231,14 +231,14 @@ class FlowReporter:
 
     @property
     def tracing(self) -> bool:
-        """True if `trace` should be called again soon: traces are open, or registrations changed."""
+        """Whether `trace` should be called again soon: traces are open, or registrations changed."""
         return self.registrations.changes != self._registration_changes or any(
             tracer.busy for tracer in self._tracers.values()
         )
 
     @property
     def changes(self) -> bool:
-        """True if links of a live flow became known or changed since the last reading."""
+        """Whether links of a live flow became known or changed since the last reading."""
         return any(tracer.links_changed for tracer in self._tracers.values())
 
     def trace(self) -> None:
@@ -251,7 +251,7 @@ class FlowReporter:
             tracer.tick(now_s)
 
     def reopen(self) -> None:
-        """Open all sockets again, because a NIC or its namespace was recreated; registrations stay."""
+        """Open all sockets again after a NIC or its namespace was recreated; keep the registrations."""
         for netns, space in self._spaces.items():
             try:
                 diag = SockDiag(netns)
@@ -335,7 +335,7 @@ class FlowReporter:
         ]
 
     def close(self) -> None:
-        """Close all sockets."""
+        """Close all sockets for counters, traces and registrations."""
         self.registrations.close()
         self._close_spaces()
 
@@ -347,7 +347,7 @@ class FlowReporter:
 
 
 def main(settings: FlowSettings, nics: Sequence[NicSettings], part: Part | None = None) -> int:
-    """Report until the stop request. Returns the exit code: 0 stopped, 2 cannot start."""
+    """Report flows until a stop is requested. Return the exit code: 0 if stopped, 2 if it cannot start."""
     stop, supervisor = part or own_process()
     registry = settings.kafka.registry()
     producer = BoundedProducer(
@@ -418,14 +418,14 @@ def _run(
 
 
 def _serve(reporter: FlowReporter, min_s: float, until_s: float, stop: StopRequest) -> None:
-    """Receive registrations and trace until `until_s`, or `min_s` if a flow's links became known."""
+    """Receive registrations and trace until `until_s`, or `min_s` if links of a flow became known."""
     while not stop.is_set() and (now := time.monotonic()) < (min_s if reporter.changes else until_s):
         reporter.registrations.serve(min(until_s, now + (_TRACE_S if reporter.tracing else 0.02)))
         reporter.trace()
 
 
 def _warn_of_ports(netns: str | None, first: int) -> None:
-    """Log a warning if the kernel assigns ports to which flows may be moved."""
+    """Log a warning if the kernel may assign ports to sockets that are reserved for moved flows."""
     path = Path("/proc/sys/net/ipv4/ip_local_port_range")
     low, high = map(int, in_netns(netns, lambda: path.read_text(encoding="ascii")).split())
     if high >= first:
@@ -439,7 +439,7 @@ def _warn_of_ports(netns: str | None, first: int) -> None:
 
 
 def _plain(address: str) -> str:
-    """Return an address in the kernel's notation."""
+    """Return an IP address in the kernel's notation, such as an IPv6 address in its shortest spelling."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:

@@ -45,7 +45,7 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 class TcpSocket(NamedTuple):
-    """One end of a connection: addresses, and counters since it began."""
+    """One end of a TCP connection: its addresses, and its counters since the connection began."""
 
     cookie: int
     source: str
@@ -68,7 +68,7 @@ class TcpSocket(NamedTuple):
 
 
 class SockDiag:
-    """Reads the sockets of one network namespace, or of the process's own if `netns` is None."""
+    """Reads the TCP sockets of the network namespace `netns`, or of the process's own if it is None."""
 
     def __init__(self, netns: str | None) -> None:
         def opened() -> tuple[socket.socket, socket.socket]:
@@ -84,11 +84,11 @@ class SockDiag:
         return self._ended.fileno()
 
     def open_sockets(self) -> list[TcpSocket]:
-        """Return the open connections. Raises OSError if the kernel does not answer."""
+        """Return one socket per open TCP connection. Raises OSError if the kernel does not answer."""
         return list(self._dump())
 
     def ended(self) -> list[TcpSocket]:
-        """Return the connections that ended since the last call, with their last counters."""
+        """Return the sockets of connections that ended since the last call, with their last counters."""
         sockets: list[TcpSocket] = []
         while True:
             try:
@@ -130,7 +130,7 @@ class SockDiag:
 
 
 def parse_socket(body: memoryview | bytes) -> TcpSocket | None:
-    """Return the socket in an inet_diag_msg; None if it lacks tcp_info or is of another address family."""
+    """Decode an inet_diag_msg; return None if it lacks tcp_info or is of another address family."""
     if len(body) < _MESSAGE.size:
         return None
     family, _, _, _, sport, dport, source, peer, _, cookie, *_ = _MESSAGE.unpack_from(body)
@@ -175,7 +175,7 @@ def _socket_of(
 
 
 def _address(family: int, raw: bytes) -> str:
-    """Return an address as in the inventory: an IPv4-mapped IPv6 address is written as IPv4."""
+    """Return an IP address as the inventory spells it: IPv4 also for an IPv4-mapped IPv6 address."""
     if family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[:4])
     if raw.startswith(_MAPPED):
@@ -184,7 +184,7 @@ def _address(family: int, raw: bytes) -> str:
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, memoryview]]:
-    """Yield (type, sequence, body) of each netlink message."""
+    """Yield (type, sequence number, body) of each netlink message in a datagram."""
     view, at = memoryview(data), 0
     while at + _HEADER.size <= len(view):
         size, kind, _, sequence, _ = _HEADER.unpack_from(view, at)

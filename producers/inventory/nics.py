@@ -1,4 +1,4 @@
-"""The inventory as a prober uses it: the announcement of its own NIC, and the table of peers.
+"""Reads and writes the inventory for a prober: the announcement of its own NIC, and the table of peers.
 
 `PeerTable` determines the living NICs from the arrival of their announcements. `LookupReader` reads whole
 topics without a consumer group.
@@ -49,7 +49,7 @@ def nic_record(
     networks: Sequence[str] = (),
     egress: str | None = None,
 ) -> Nic:
-    """Return the announcement of a NIC.
+    """Return the announcement of a NIC for the inventory.
 
     A NIC with a test clock has a clock of its own, which is identified by the device. `slot` holds ns per
     probe slot and paths per slot; zeros mean that the prober follows no schedule.
@@ -88,7 +88,7 @@ def nic_record(
 
 
 class _Announced(NamedTuple):
-    """A NIC's newest announcement, and the time of its arrival by the reader's clock."""
+    """A NIC's newest announcement, with its arrival time by the reader's clock."""
 
     record: Nic
     at_s: float
@@ -101,7 +101,7 @@ class PeerTable:
 
     A NIC is alive for `silent_s` after the arrival of its announcement, by this reader's own clock. Log time
     is used only at the reader's start, when it receives all past announcements: those much older than their
-    median are ignored. It is not used otherwise, because a wrong append time stays in the compacted topic.
+    median are ignored. Later it is not used, because a wrong append time stays in the compacted topic.
     """
 
     def __init__(self, silent_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -128,7 +128,7 @@ class PeerTable:
 
     @property
     def fleet_nics(self) -> int:
-        """Number of announced NICs of all shards, including silent ones."""
+        """Number of announced NICs of all shards, including NICs that are silent."""
         return len(self._nics)
 
     def alive_ud(self, shard: str) -> dict[str, Nic]:
@@ -144,7 +144,7 @@ class PeerTable:
                 yield name, record
 
     def _median_past_ms(self) -> float:
-        """Return the median append time of the announcements received at the start, ms; 0 without any."""
+        """Return the median append time, ms, of announcements received at the start; 0 if there are none."""
         if self._median_ms is None:
             past = [nic.past_ms for nic in self._nics.values() if nic.past_ms is not None]
             self._median_ms = statistics.median_low(past) if past else 0.0
@@ -167,7 +167,7 @@ class LookupReader:
         wants_key: Mapping[Topic, Callable[[str], bool]] | None = None,
         keys: Mapping[Topic, Collection[str]] | None = None,
     ) -> None:
-        """Start reading the topics of `handlers`.
+        """Start reading the topics of `handlers`, which maps topics to the functions that receive records.
 
         Topics in `from_end` are read from their end on. `wants_key` selects messages of a topic by key before
         decoding. `keys` holds the keys, and so the partitions, of a topic that is not read in full.
@@ -197,11 +197,11 @@ class LookupReader:
         SOURCES.add(self.samples)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the number of rejected messages as a metric."""
+        """Yield a metric: the number of messages that were rejected."""
         yield Sample("fabrictime_records_rejected_total", self.rejected)
 
     def poll(self, max_messages: int = 1000) -> bool:
-        """Handle the messages that have arrived; return True if there were any."""
+        """Pass arrived messages to their handlers; return whether any had arrived."""
         if not self._assigned and not self._assign():
             return False
         try:
@@ -218,7 +218,7 @@ class LookupReader:
         return bool(messages)
 
     def close(self) -> None:
-        """Close the consumer."""
+        """Close the Kafka consumer."""
         SOURCES.remove(self.samples)
         self._reader.close()
 
@@ -227,7 +227,7 @@ class LookupReader:
         return wants_key is None or wants_key(message.key)
 
     def _assign(self) -> bool:
-        """Assign all topics when they exist; try at most once per second. Return whether all are assigned."""
+        """Assign all topics once they exist; try at most once per second. Return whether all are assigned."""
         now_s = time.monotonic()
         if now_s < self._assign_at_s:
             return False
@@ -254,7 +254,7 @@ class LookupReader:
 
 
 def addresses_of(records: Iterable[Nic], family_of: str) -> dict[str, tuple[str, int]]:
-    """Return (address, probe port) by name, of the NICs with an address of the same family as `family_of`.
+    """Return, by NIC name, (address, probe port) of NICs with an address of `family_of`'s family.
 
     If `family_of` is link-local, only link-local addresses are returned.
     """

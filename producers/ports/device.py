@@ -91,12 +91,12 @@ _PER_QUEUE: Final = re.compile(r"^(?:rx|tx|ch)_?\d+_|queue_?\d+|\[\d+\]|xdp|ktls
 
 @lru_cache(maxsize=4096)
 def is_link_counter(name: str) -> bool:
-    """Return True if a counter shows the health of a link and covers the whole port."""
+    """Return whether the counter `name` shows the health of a link and covers the whole port."""
     return bool(_INTERESTING.search(name)) and not _PER_QUEUE.search(name)
 
 
 class NetlinkLink(NamedTuple):
-    """One netlink message about a device: its carrier and its counters by name."""
+    """The content of one netlink message about a device: its carrier, and its counters by name."""
 
     device: str
     number: int
@@ -108,7 +108,7 @@ class NetlinkLink(NamedTuple):
 
 
 def parse_links(data: bytes) -> Iterator[NetlinkLink]:
-    """Yield the links in a netlink datagram. Raises OSError for an error message, ValueError if truncated."""
+    """Yield the devices in a netlink datagram. Raises OSError for an error message, ValueError if cut."""
     for kind, _, body in netlink.messages(data):
         if kind == netlink.ERROR:
             netlink.raise_error(body)
@@ -134,7 +134,7 @@ def _parse_link(body: bytes, is_removed: bool) -> NetlinkLink:
 
 
 def _of_name(device: str) -> bytes:
-    """Return the body of a netlink request for the device with this name."""
+    """Return the body of a netlink request for the device named `device`."""
     return bytes(_IFINFO.size) + netlink.attribute(_IFLA_IFNAME, device.encode() + b"\0")
 
 
@@ -151,7 +151,7 @@ class PortWatch:
     """Watches a device's carrier and speed. `fileno` becomes readable after a change; `read` never blocks."""
 
     def __init__(self, device: str, netns: str | None) -> None:
-        """Open the sockets. Raises OSError if the kernel refuses."""
+        """Open the netlink and ethtool sockets. Raises OSError if the kernel refuses."""
         self._device = self._name = device
         self._socket, self._ioctl_socket = in_netns(
             netns,
@@ -173,12 +173,12 @@ class PortWatch:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the netlink and ethtool sockets."""
         self._socket.close()
         self._ioctl_socket.close()
 
     def read(self) -> list[PortChange]:
-        """Return the changes since the last call; the first call returns the present state."""
+        """Return the changes of carrier and speed since the last call, or the state at the first call."""
         changes: list[PortChange] = []
         while True:
             try:
@@ -206,7 +206,7 @@ class PortWatch:
         self._socket.send(netlink.request(_RTM_GETLINK, _of_name(self._device)))
 
     def _gone(self) -> list[PortChange]:
-        """Record that no device has this name now. Return the loss of carrier, if the device had one."""
+        """Record that no device has this name now; return the loss of carrier if the device had a carrier."""
         self.known = self._number is not None and self._name != self._device
         if self.known or not self._carrier:  # it runs under another name, or was down already
             return []
@@ -214,7 +214,7 @@ class PortWatch:
         return [PortChange(False, None)]
 
     def _change(self, state: NetlinkLink) -> PortChange | None:
-        """Return the change that a message shows; follow the device by its index when it is renamed."""
+        """Return the port's change that a message shows, if any; follow a renamed device by its index."""
         is_same = state.number == self._number
         if not is_same and (state.device != self._device or state.is_removed):
             return None
@@ -231,10 +231,10 @@ class PortWatch:
 
 
 class PortCounters:
-    """Reads a device's counters that show a link's health. Some drivers take milliseconds."""
+    """Reads a device's counters that show a link's health. A reading takes milliseconds with some drivers."""
 
     def __init__(self, device: str, netns: str | None, sysfs: Path = Path("/sys")) -> None:
-        """Open the sockets. Raises OSError if the kernel refuses."""
+        """Open the sockets that read the counters. Raises OSError if the kernel refuses."""
         self._device = device
         self._netlink, self._ioctl_socket = in_netns(
             netns,
@@ -251,7 +251,7 @@ class PortCounters:
         self._failed: set[str] = set()
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the sockets that read the counters."""
         self._netlink.close()
         self._ioctl_socket.close()
 
@@ -270,7 +270,7 @@ class PortCounters:
         return counters
 
     def growth(self) -> dict[str, tuple[int, int]]:
-        """Return the counters that grew since the last call: increase and present value by name."""
+        """Return, by name, (increase, present value) of each counter that grew since the last call."""
         now = self.read()
         growth = {
             name: (value - self._last[name], value)
@@ -290,7 +290,7 @@ class PortCounters:
         return _parse_link(body, is_removed=False).counters
 
     def _of_ethtool(self) -> Mapping[str, int]:
-        """Return the counters of `ethtool -S`; empty if the device has none."""
+        """Return, by name, the driver's counters as in `ethtool -S`; empty if the device has none."""
         try:
             count = stat_count(self._ioctl_socket, self._device)
             if count != len(self._names):
@@ -322,7 +322,7 @@ def rdma_ports(device: str, sysfs: Path, by_netdev: bool = True) -> list[Path]:
 
 
 def _of_port(port: Path) -> Mapping[str, int]:
-    """Return the counters of an RDMA port, prefixed with `rdma:`."""
+    """Return the counters of an RDMA port by name, with the prefix `rdma:`."""
     counters = {}
     for path in (*port.glob("counters/*"), *port.glob("hw_counters/*")):
         if not is_link_counter(path.name):

@@ -1,4 +1,4 @@
-"""Reads a network device by the ioctl of ethtool: counters of the driver, and settings of the link.
+"""Queries a network device with the ethtool ioctl: the driver's counters, and the link's settings.
 
 Structures and numbers are those of linux/ethtool.h.
 """
@@ -34,7 +34,7 @@ _BPS_PER_MBPS: Final = 1_000_000
 
 
 class LinkSettings(NamedTuple):
-    """Settings of a link. A value is None if the driver does not report it."""
+    """Speed, duplex and autonegotiation of a link. A value is None if the driver does not report it."""
 
     speed_bps: int | None
     duplex: str | None
@@ -42,7 +42,7 @@ class LinkSettings(NamedTuple):
 
 
 class TimeStamps(NamedTuple):
-    """The time stamps that a driver offers. `clock`: N of /dev/ptpN; None without a hardware clock."""
+    """The timestamps that a driver supports. `clock`: N of /dev/ptpN; None without a hardware clock."""
 
     hardware: bool
     """Whether the NIC stamps every packet that it sends or receives."""
@@ -59,7 +59,7 @@ def stat_count(opened: socket.socket, device: str) -> int:
 
 
 def stat_names(opened: socket.socket, device: str, count: int) -> list[str]:
-    """Return the names of the driver's counters. Raises OSError."""
+    """Return the names of the driver's `count` counters. Raises OSError."""
     head = struct.pack("=III", _GSTRINGS, _SS_STATS, count)
     raw = _ask(opened, device, head, _GSTRING_LEN * count)[len(head) :]
     pieces = (raw[i : i + _GSTRING_LEN] for i in range(0, len(raw), _GSTRING_LEN))
@@ -88,7 +88,7 @@ def link_settings(opened: socket.socket, device: str) -> LinkSettings:
 
 
 def time_stamps(opened: socket.socket, device: str) -> TimeStamps:
-    """Return the time stamps that the device's driver offers. Raises OSError."""
+    """Return the kinds of timestamps that the device's driver supports. Raises OSError."""
     answer = _ask(opened, device, _TS_INFO.pack(_GET_TS_INFO, *[0] * 4))
     _, kinds, clock, _, filters = _TS_INFO.unpack(answer)
     is_hardware = kinds & _HARDWARE_STAMPS == _HARDWARE_STAMPS and bool(filters & _STAMPS_ALL) and clock >= 0
@@ -97,7 +97,7 @@ def time_stamps(opened: socket.socket, device: str) -> TimeStamps:
 
 
 def _ask(opened: socket.socket, device: str, request: bytes, more: int = 0) -> bytes:
-    """Return the kernel's answer: the request's buffer after the call, with `more` bytes appended."""
+    """Return the request's buffer with `more` bytes appended, as the kernel filled it. Raises OSError."""
     buffer: ctypes.Array[Any] = ctypes.create_string_buffer(request, len(request) + more)
     head = struct.pack("16sP16x", device.encode()[:15], ctypes.addressof(buffer))
     fcntl.ioctl(opened, _SIOCETHTOOL, head)

@@ -1,6 +1,6 @@
 """Builds `LinkEvent` records from the probe engine's evidence and the port's changes, and limits their rate.
 
-Evidence is published soon after a loss, and otherwise as a heartbeat. Pure.
+Evidence is published soon after a loss, and otherwise at regular intervals. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_URGENT_GAP_S: Final = 0.04
 
 
 class EvidencePacer:
-    """Decides when the engine's evidence must be published next.
+    """Decides when the probe engine's evidence must be published next.
 
     After a publication, urgent evidence is due in `min_s`, which grows to 40 ms while losses continue. Other
     evidence is due in 100 ms with losses, and in `calm_s` without. Times are seconds of one clock.
@@ -40,7 +40,7 @@ class EvidencePacer:
         return self._last + (self._urgent_s if urgent else self._rest_s)
 
     def on_evidence_taken(self, evidence: Evidence, now: float) -> None:
-        """Record that evidence was taken from the engine."""
+        """Record that evidence was taken from the engine at `now`, so the next evidence is due later."""
         losing = any(path.lost or path.loss_streak for path in evidence.paths)
         self._rest_s = max(self._min_s, ONGOING_LOSS_GAP_S) if losing else self._calm_s
         longer_s = min(GAP_FACTOR * self._urgent_s, max(self._min_s, MAX_URGENT_GAP_S))
@@ -49,7 +49,7 @@ class EvidencePacer:
 
 
 class LinkEvents:
-    """Builds the numbered `LinkEvent`s of one prober's run."""
+    """Builds the `LinkEvent`s of one run of a prober, numbered in sequence."""
 
     def __init__(self, nic: str, shard: str, run: int) -> None:
         self._nic, self._shard, self._run = nic, shard, run
@@ -58,7 +58,7 @@ class LinkEvents:
     def probes(self, evidence: Evidence) -> list[LinkEvent]:
         """Return events with the engine's evidence, at most 4,096 paths in each.
 
-        The list is empty if no path was probed and the agent reports no trouble of its own.
+        The list is empty if no path was probed and the agent itself has no trouble to report.
         """
         trouble = agent_trouble(evidence)
         if not evidence.paths and not trouble:
@@ -78,28 +78,28 @@ class LinkEvents:
     def hosts(
         self, hosts: Sequence[HostEvidence], clock_ns: int, system_ns: int, interval_ns: int
     ) -> LinkEvent:
-        """Return an event with the answers of the hosts of silent probers."""
+        """Return an event that reports whether the hosts of silent probers answer."""
         event = self.event(EvidenceKind.HOST, clock_ns, system_ns, interval_ns)
         return {**event, "hosts": list(hosts[:MAX_ELEMENTS])}
 
     def sizes(self, sizes: Sequence[PathSize], clock_ns: int, system_ns: int, interval_ns: int) -> LinkEvent:
-        """Return an event with the largest packet sizes that pass on paths."""
+        """Return an event with the largest packet size that passes on each path."""
         event = self.event(EvidenceKind.SIZE, clock_ns, system_ns, interval_ns)
         return {**event, "sizes": list(sizes[:MAX_ELEMENTS])}
 
     def carrier(self, up: bool, clock_ns: int, system_ns: int, is_enabled: bool | None = None) -> LinkEvent:
-        """Return the event that the port gained or lost its carrier. `is_enabled`: by the administrator."""
+        """Return an event: the port gained or lost its carrier. `is_enabled`: set up by the administrator."""
         event = self.event(EvidenceKind.CARRIER, clock_ns, system_ns)
         return {**event, "carrier": up, "port_enabled": is_enabled}
 
     def speed(self, speed_bps: int, clock_ns: int, system_ns: int) -> LinkEvent:
-        """Return the event of a change of the port's speed to `speed_bps`, bit/s."""
+        """Return an event: the port's speed changed to `speed_bps`, bit/s."""
         return {**self.event(EvidenceKind.SPEED, clock_ns, system_ns), "speed_bps": speed_bps}
 
     def counters(
         self, growth: Mapping[str, tuple[int, int]], clock_ns: int, system_ns: int, interval_ns: int
     ) -> list[LinkEvent]:
-        """Return events with the counters in `growth`, which holds (increase, present value) by name."""
+        """Return events with the counters in `growth`, which maps names to (increase, present value)."""
         rows: list[CounterDelta] = [
             {"name": name, "delta": delta, "total": total} for name, (delta, total) in growth.items()
         ]
@@ -112,11 +112,11 @@ class LinkEvents:
         ]
 
     def verbs(self, name: str, clock_ns: int, system_ns: int) -> LinkEvent:
-        """Return an event of the RDMA device. `name`: type of the event, such as PORT_ERR."""
+        """Return an event that an RDMA device reported. `name`: type of that event, such as PORT_ERR."""
         return {**self.event(EvidenceKind.VERBS, clock_ns, system_ns), "verbs": name}
 
     def event(self, kind: EvidenceKind, clock_ns: int, system_ns: int, interval_ns: int = 0) -> LinkEvent:
-        """Return the next event of a kind, without the fields that only this kind has."""
+        """Return the next event with the fields common to all kinds; the caller adds those of `kind`."""
         record: LinkEvent = {
             "nic": self._nic,
             "shard": self._shard,
@@ -145,8 +145,8 @@ def agent_trouble(evidence: Evidence) -> list[str]:
     """Return the agent's own trouble in the interval, as the values of `LinkEvent.trouble`.
 
     - STARVED: the agent's thread, or one of its answers, was late. Its own losses still count, because the
-      kernel sets the timestamps and all arrived packets were read first. Losses of its peers towards it do
-      not.
+      kernel sets the timestamps and all arrived packets were read first. Losses seen by its peers do not
+      count.
     - LOCAL_QUEUE: packets waited in the host's own queue. A timeout starts when the packet has left the
       queue.
     - LOCAL_DROP: requests never left the host. They are counted nowhere else.

@@ -46,7 +46,7 @@ class LinkReporter:
         egress: str | None = None,
         unproven_peers: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """Open the sources. Raises OSError if the kernel refuses a socket.
+        """Open the sources of evidence. Raises OSError if the kernel refuses a socket.
 
         `wake_fd` ends a `wait` when it becomes readable. `on_evidence` receives the engine's evidence
         first. `egress` is the device by which packets to silent hosts leave, or None to send them as routed.
@@ -127,12 +127,12 @@ class LinkReporter:
                 self._put(record)
 
     def _read_port(self) -> list[PortChange]:
-        """Return the changes at the port. Read it unless a `wait` just before saw no change."""
+        """Return the changes of the port's carrier and speed. Skip reading if `wait` just saw no change."""
         is_quiet, self._is_port_quiet = self._is_port_quiet, False
         return [] if is_quiet else self._device.read()
 
     def _publish_probes(self, now: float) -> None:
-        """Publish the probes' evidence since the last call."""
+        """Publish the probe engine's evidence since the last call."""
         evidence = self._engine.evidence()
         if self._on_evidence is not None:
             self._on_evidence(evidence.paths)
@@ -158,7 +158,7 @@ class LinkReporter:
             self._put(self._events.hosts(rows, *self._engine.clocks(), interval_ns))
 
     def publish_sizes(self, sizes: Sequence[PathSize]) -> None:
-        """Publish the largest packet sizes that pass on paths."""
+        """Publish the largest packet size that passes on each path."""
         now_s = time.monotonic()
         interval_ns = round((now_s - self._sizes_reported_s) * 1e9)
         self._sizes_reported_s = now_s
@@ -182,7 +182,7 @@ class LinkReporter:
         verbs.close()
 
     def close(self) -> None:
-        """Close the sockets, and end the counter thread and the reader processes."""
+        """Close the sockets, and end the counter thread and the processes that read RDMA events."""
         for verbs in self._verbs:
             verbs.close()
         self._counters.close()
@@ -193,7 +193,7 @@ class LinkReporter:
 
 
 class _CounterThread(threading.Thread):
-    """Reads the port's counters periodically."""
+    """Reads the port's counters periodically in a thread of its own, because some drivers are slow."""
 
     def __init__(self, nic: NicSettings, every_s: float) -> None:
         super().__init__(name=f"counters {nic.host}/{nic.device}", daemon=True)
@@ -212,14 +212,14 @@ class _CounterThread(threading.Thread):
             last = now
 
     def drain(self) -> list[tuple[Growth, int]]:
-        """Return the counters that grew since the last call, with the interval of each reading in ns."""
+        """Return, per reading since the last call, the counters that grew and the reading's interval, ns."""
         readings = []
         while not self._found.empty():
             readings.append(self._found.get_nowait())
         return readings
 
     def close(self) -> None:
-        """End the thread. A thread that hangs in a driver is abandoned."""
+        """End the thread, or abandon it if it hangs in a driver."""
         self._ending.set()
         if self.ident is not None:
             self.join(_JOIN_S)

@@ -42,10 +42,13 @@ END_S = 2.0
 
 
 class VerbsEventReader:
-    """Waits for a device's events in a process. `fileno` is readable after an event; `read` never blocks."""
+    """Waits for a device's events in a separate process. After an event `fileno` is readable.
+
+    `read` never blocks.
+    """
 
     def __init__(self, device: str, python: str | None = None) -> None:
-        """Start the process. Raises OSError if that fails."""
+        """Start the process that waits for events. Raises OSError if that fails."""
         self.device = device
         self._process = subprocess.Popen(
             [python or sys.executable, "-I", str(Path(__file__).resolve()), device],
@@ -66,7 +69,7 @@ class VerbsEventReader:
         return self._out
 
     def read(self) -> list[str]:
-        """Return the names of the events since the last call."""
+        """Return the names of the events since the last call, such as PORT_ERR."""
         names: list[str] = []
         while self.ended is None:
             try:
@@ -98,7 +101,7 @@ class VerbsEventReader:
 
 
 def main(device: str) -> int:
-    """Print one line per event until the input ends. Returns exit code 2 if it cannot wait for events."""
+    """Print one line per event until the input ends. Return exit code 2 if it cannot wait for events."""
     try:
         from pyverbs.device import Context
     except ImportError as error:
@@ -129,7 +132,7 @@ def main(device: str) -> int:
 
 
 def _descriptors() -> dict[int, str]:
-    """Return this process's open descriptors, each with the file to which it refers."""
+    """Return this process's open file descriptors, each with the target of its link in /proc."""
     targets = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

@@ -1,1 +1,1 @@
-"""Solves the clocks of a shard, window by window."""
+"""Estimates offset and rate of every NIC clock of a shard, one time window after the other."""

@@ -38,7 +38,7 @@ MIN_SINCE_S: Final = 1e-3
 
 @dataclass(slots=True)
 class Measurement:
-    """A clock's offset and rate from one window's mesh, in fabric time."""
+    """One clock's offset and rate in fabric time, as measured by the pairs of one window."""
 
     reading_ns: int
     offset_ns: float
@@ -79,7 +79,7 @@ class Measurement:
 
 @dataclass(slots=True)
 class Change:
-    """The difference of a measurement from the track's prediction, and how to update the track."""
+    """The event that a measurement shows, such as a step, and instructions for updating the clock's track."""
 
     state: ClockSync
     event: ClockEvent = ClockEvent.NONE
@@ -97,7 +97,7 @@ class Change:
 
 
 def classify(track: ClockTrack | None, measurement: Measurement) -> Change:
-    """Return the change that a measurement shows. Fabric time's slew is applied to the track before."""
+    """Return the event that a measurement shows; add fabric time's own change of rate to the track first."""
     state: ClockSync = SYNCED if measurement.trusted else UNSYNCED
     if track is None:
         return Change(state, ClockEvent.NEW, reset=True)
@@ -117,7 +117,7 @@ def classify(track: ClockTrack | None, measurement: Measurement) -> Change:
 
 
 def _compare(track: ClockTrack, measurement: Measurement, state: ClockSync) -> Change:
-    """Return the change of a measurement from the track's prediction. `state`: state unless it steps."""
+    """Compare a measurement with the track's prediction. `state`: the clock's state if it has not stepped."""
     rate_change = measurement.rate_ppb - track.drift_ppb
     rate_spread = math.sqrt(track.p_drift + measurement.rate_variance)
     bend_ppb = max(abs(rate_change) - 2 * rate_spread, 0.0)
@@ -147,7 +147,7 @@ def _compare(track: ClockTrack, measurement: Measurement, state: ClockSync) -> C
 
 
 def _step_limit_ns(track: ClockTrack, measurement: Measurement, spread_ns: float) -> float:
-    """Return the deviation from the prediction above which the clock counts as stepped, ns."""
+    """Return the deviation from the prediction, ns, above which the clock counts as stepped."""
     limit_ns = max(STEP_SIGMAS * spread_ns, 2 * (measurement.queue_ns + track.queue_ns), MIN_STEP_NS)
     if measurement.stepped:  # the measurement's error is the step's size, so the track's own error counts
         known_ns = max(STEP_SIGMAS * track.sigma_ns, 2 * track.queue_ns, MIN_STEP_NS)
@@ -158,9 +158,10 @@ def _step_limit_ns(track: ClockTrack, measurement: Measurement, spread_ns: float
 def apply(
     track: ClockTrack | None, measurement: Measurement, change: Change
 ) -> tuple[ClockTrack, tuple[float, float] | None]:
-    """Apply a change to a track; return the track, which is a new one after a reset, and the innovation.
+    """Apply a change; return the track (a new one after a reset), and the innovation or None.
 
-    The innovation is None unless the clock continued as predicted.
+    The innovation is in standard errors, with the share of its variance that comes from the track. It is
+    None unless the clock continued as predicted.
     """
     if track is not None and change.deferred:
         _defer(track, measurement, change)
@@ -190,7 +191,7 @@ def apply(
 
 
 def _defer(track: ClockTrack, measurement: Measurement, change: Change) -> None:
-    """Keep the track's prediction, and widen its error bound to cover the measurement too."""
+    """Ignore a doubtful measurement, but widen the track's error bound so that it covers the measurement."""
     track.doubts += 1
     track.queue_ns = max(track.queue_ns, abs(measurement.ahead_ns(track)))
     track.innovation = 0.0
@@ -198,7 +199,7 @@ def _defer(track: ClockTrack, measurement: Measurement, change: Change) -> None:
 
 
 def _reset(track: ClockTrack | None, measurement: Measurement, change: Change, variance: float) -> ClockTrack:
-    """Return a track that starts from the measurement; a known clock keeps its own wander."""
+    """Return a new track that starts at the measurement; keep the learned wander of a known clock."""
     new_track = ClockTrack(
         measurement.reading_ns,
         measurement.offset_ns,

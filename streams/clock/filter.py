@@ -37,7 +37,8 @@ USUAL_SQUARE: Final = 0.455
 
 @dataclass(slots=True)
 class ClockTrack:
-    """One clock: fabric time at its reading c is c + base_ns + offset_ns + drift_ppb * 1e-9 * (c - at_ns).
+    """Offset and rate of one clock. At its reading c, in ns, fabric time is
+    c + base_ns + offset_ns + drift_ppb * 1e-9 * (c - at_ns).
 
     `base_ns` holds the whole nanoseconds, so that `offset_ns` is small. The offset of a clock that counts
     from power-on is so large that a double resolves it only to 256 ns.
@@ -85,15 +86,15 @@ class ClockTrack:
     base_ns: int = 0
 
     def offset_at(self, reading_ns: int) -> float:
-        """Return what to add to `reading_ns` + `base_ns` to get fabric time, ns."""
+        """Return fabric time minus `reading_ns` minus `base_ns`, ns, when the clock shows `reading_ns`."""
         return self.offset_ns + self.drift_ppb * 1e-9 * (reading_ns - self.at_ns)
 
     def fabric_ns(self, reading_ns: int) -> int:
-        """Return fabric time at a reading of the clock, ns."""
+        """Return the fabric time, ns, at which the clock shows `reading_ns`."""
         return reading_ns + self.base_ns + round(self.offset_at(reading_ns))
 
     def reading_at(self, fabric_ns: int) -> int:
-        """Return the clock's reading at a fabric time, ns; exact to 1e-9 of the distance from `at_ns`."""
+        """Return the clock's reading at a fabric time, ns, exact to 1e-9 of the time since `at_ns`."""
         guess = fabric_ns - self.base_ns - round(self.offset_ns)
         return fabric_ns - self.base_ns - round(self.offset_at(guess))
 
@@ -104,7 +105,7 @@ class ClockTrack:
         self.offset_ns -= whole_ns
 
     def advance(self, reading_ns: int, wander: float) -> None:
-        """Advance the line and its uncertainty to `reading_ns`. `wander`: ppb per square root of a second.
+        """Extrapolate the line and its variances to `reading_ns`; `wander` in ppb per square root of 1 s.
 
         Integrated random walk (Zucca and Tavella 2005): a rate that wanders by q per square root of a second
         moves the phase by q^2 t^3 / 3.
@@ -121,7 +122,7 @@ class ClockTrack:
         self.p_drift += q * ahead
 
     def measure(self, offset_ns: float, variance: float) -> None:
-        """Update with a measured offset and its variance."""
+        """Update offset and rate with a measured offset, ns, and its variance, ns^2."""
         total = self.p_offset + variance
         gain, gain_drift = self.p_offset / total, self.p_cross / total
         innovation = offset_ns - self.offset_ns
@@ -132,7 +133,7 @@ class ClockTrack:
         self.p_offset -= gain * self.p_offset
 
     def measure_drift(self, drift_ppb: float, variance: float) -> None:
-        """Update with a measured rate and its variance."""
+        """Update offset and rate with a measured rate, ppb, and its variance, ppb^2."""
         total = self.p_drift + variance
         gain, gain_offset = self.p_drift / total, self.p_cross / total
         innovation = drift_ppb - self.drift_ppb
@@ -143,24 +144,24 @@ class ClockTrack:
         self.p_drift -= gain * self.p_drift
 
     def begin_holdover(self) -> None:
-        """Prepare to continue without measurements: add `unrest_ppb` to the error of the rate."""
+        """Prepare to extrapolate without measurements: add `unrest_ppb` to the error of the rate."""
         self.p_drift += self.unrest_ppb**2
         self.unrest_ppb = 0.0
 
     def blend_limits(self, asymmetry_ns: float, queue_ns: float, limit_ns: float, gain: float) -> None:
-        """Update the limits of hidden errors from the window's limits, with the gain used for the offset."""
+        """Move the error limits of asymmetry and queues towards the window's, by the offset's filter gain."""
         self.asymmetry_ns = _towards(self.asymmetry_ns, asymmetry_ns, gain)
         self.queue_ns = _towards(self.queue_ns, queue_ns, gain)
         self.limit_ns = _towards(self.limit_ns, limit_ns, gain)
 
     @property
     def sigma_ns(self) -> float:
-        """Standard error of the offset due to timestamps and wander alone, ns."""
+        """Standard error of the offset, ns, from timestamp noise and wander only."""
         return math.sqrt(max(self.p_offset, 0.0))
 
     @property
     def bound_ns(self) -> float:
-        """The bound that the absolute error does not exceed 99.9 % of the time, ns.
+        """Limit of the absolute offset error, ns, that holds 99.9 % of the time.
 
         Timestamp noise and asymmetries are independent, but queues may all be in one direction. If there are
         no loops to show asymmetries, `limit_ns` is the only bound.
@@ -178,7 +179,7 @@ class ClockTrack:
 
 
 def split_ns(base_ns: int, offset_ns: float) -> tuple[int, float]:
-    """Split a sum into whole ns and a fraction of at most half a ns."""
+    """Split `base_ns` + `offset_ns` into whole ns and a remainder of at most half a ns."""
     whole_ns = round(offset_ns)
     return base_ns + whole_ns, offset_ns - whole_ns
 
@@ -208,7 +209,7 @@ class Wander:
         self.ppb_per_sqrt_s = ppb_per_sqrt_s
 
     def learn(self, innovations: list[tuple[ClockTrack, float, float]]) -> None:
-        """Learn from the measured clocks, and store each innovation in its track.
+        """Update the wander of the fleet and of each clock; store each innovation in its clock's track.
 
         Each element is a track, its new innovation in standard errors, and the share of the innovation's
         variance that comes from the track. The track still holds the previous innovation.

@@ -1,7 +1,6 @@
-"""The gauge of fabric time: the position of a connected part's relative clocks on the absolute timescale.
+"""Computes the gauge: the value, ns, that turns a connected part's relative clocks into fabric time.
 
-The mesh gives clocks relative to each other; adding the gauge gives fabric time. `Slew` steers fabric time
-towards its reference.
+The mesh gives only the differences between clocks. `Slew` steers fabric time towards its reference.
 """
 
 from __future__ import annotations
@@ -30,20 +29,23 @@ CLIP_ERRORS: Final = 3.0
 
 
 class SlewParameters(Protocol):
-    """The limits of slewing."""
+    """Limits of the rate at which fabric time is steered towards its reference."""
 
     @property
     def slew_max_ppb(self) -> float:
-        """Limit of the proportional part of the slew."""
+        """Limit, ppb, of the part of the slew that is proportional to the error."""
 
     @property
     def slew_time_s(self) -> float:
-        """Time constant of the proportional part."""
+        """Time constant, s, of the part of the slew that is proportional to the error."""
 
 
 @dataclass(slots=True)
 class Slew:
-    """A controller: a limited proportional part, and an integral part that learns the reference's rate."""
+    """A controller that steers fabric time: a limited proportional part, and an integral part.
+
+    The integral part learns the reference's rate.
+    """
 
     proportional_ppb: float = 0.0
     rate_ppb: float = 0.0
@@ -70,7 +72,7 @@ class Slew:
         return self.proportional_ppb + self.rate_ppb - before_ppb
 
     def _learn_rate(self, error_rate_ppb: float) -> None:
-        """Learn from the rate of the error: the reference's rate minus the correction in force."""
+        """Learn the reference's rate, which is the error's rate plus the correction now in force."""
         self.recent_ppb = [*self.recent_ppb[1 - RATE_WINDOWS :], error_rate_ppb + self.proportional_ppb]
         self.windows += 1
         if len(self.recent_ppb) == RATE_WINDOWS:
@@ -89,13 +91,13 @@ def gauge_base_ns(mesh: Mesh, hosts: FlushesByHost, members: Sequence[int]) -> i
 
 
 def middle_of(values: Iterable[int]) -> int:
-    """Return the upper median; exact for integers that are too large for a double."""
+    """Return the upper median of integers, exact even if they are too large for a double."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 
 
 def hosts_gauge_ns(mesh: Mesh, hosts: FlushesByHost, gauge_rate: float, base_ns: int) -> float:
-    """Return the gauge, minus `base_ns`, that makes fabric time the median of the hosts' system clocks."""
+    """Return the gauge minus `base_ns`, ns, that makes fabric time the median of the hosts' system clocks."""
     medians = []
     for flushes in hosts.values():
         ahead = []
@@ -109,12 +111,12 @@ def hosts_gauge_ns(mesh: Mesh, hosts: FlushesByHost, gauge_rate: float, base_ns:
 
 
 def median(values: list[float]) -> float:
-    """Return the median of at least three values, else the mean."""
+    """Return the median of three or more values, the mean of one or two."""
     return float(np.median(values)) if len(values) > 2 else sum(values) / len(values)
 
 
 def robust_mean(values: Float64s, weight: Float64s) -> float:
-    """Return the weighted mean of the values near the weighted median, so that outliers do not count."""
+    """Return the weighted mean of the values near the weighted median; ignore outliers."""
     order = np.argsort(values, kind="stable")
     total = np.cumsum(weight[order])
     middle = values[order[int(np.searchsorted(total, total[-1] / 2))]]

@@ -57,7 +57,7 @@ MIN_EDGE_SIGMA_PPB: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of nodes or drifts of pairs, logarithmic as `Mesh.rate_log_ppb`, with standard errors."""
+    """Rates of nodes or drifts of pairs with standard errors, in logarithmic ppb as `Mesh.rate_log_ppb`."""
 
     log_ppb: Float64s
     sigma_ppb: Float64s
@@ -65,7 +65,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class HullEdges:
-    """Edges of the pairs' lower hulls; one element per edge."""
+    """Edges of the lower hulls of all pairs' delays over time, as arrays with one element per edge."""
 
     pair: Int64s
     """Index of the edge's pair."""
@@ -76,7 +76,7 @@ class HullEdges:
 
     @classmethod
     def of(cls, pairs: Pairs, noise_ns: Float64s) -> HullEdges:
-        """Return the edges of both directions' hulls; `noise_ns`: [pairs] noise of a reading."""
+        """Return the hull edges of both directions of `pairs`; `noise_ns`: each pair's noise of a reading."""
         forward, reverse = _edges(pairs.forward), _edges(pairs.reverse)
         pair = np.concatenate([forward[0], reverse[0]])
         slope_ppb = np.concatenate([forward[1], -reverse[1]])
@@ -134,14 +134,14 @@ def rates_by_edges(
 
 
 def _passes(doubt_ppb: Float64s, finest_ppb: float) -> int:
-    """Return how often to halve the largest uncertainty, ppb, until it is as small as `finest_ppb`."""
+    """Return the number of halvings after which the largest uncertainty, ppb, is at most `finest_ppb`."""
     return min(max(math.ceil(math.log2(float(doubt_ppb.max()) / finest_ppb)), 1), MAX_PASSES)
 
 
 def _solve(
     nodes: int, pairs: Pairs, edges: HullEdges, drift: Rates, lines: Bools, want_sigma: bool
 ) -> MeshSolution:
-    """Solve the rates from edges and the chosen `lines`; add lines between parts that are not connected."""
+    """Solve the nodes' rates from edges and the chosen `lines`; add lines between unconnected parts."""
     while True:
         solution = solve_mesh(
             nodes,
@@ -158,9 +158,9 @@ def _solve(
 
 
 def _few(nodes: int, pairs: Pairs, edges: HullEdges, solution: MeshSolution) -> Bools:
-    """Return the nodes with fewer than `MIN_EDGES` agreeing edges to nodes that have enough themselves.
+    """Return a mask of the nodes with fewer than `MIN_EDGES` agreeing edges to nodes that have enough edges.
 
-    The number is that of equally accurate edges with the same information, because an accurate edge outweighs
+    Edges are counted as equally accurate edges with the same information, because an accurate edge outweighs
     others. Nodes connected by lines through modes form a group, and only edges to other groups count.
     """
     modal = pairs.noise_ns > 0

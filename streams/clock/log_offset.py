@@ -16,7 +16,7 @@ from streams.runtime.units import NS_PER_MS
 
 
 class LogOffset:
-    """Fabric time minus the log's clock."""
+    """Estimate of fabric time minus the log's append time, ns."""
 
     def __init__(self, offset_ns: int = 0) -> None:
         self.offset_ns = offset_ns
@@ -25,7 +25,7 @@ class LogOffset:
         """(window, offset in ns) of the last step that too few clocks showed."""
 
     def follow(self, window: int, offsets_ns: Sequence[int], clocks: int, step_ns: int) -> None:
-        """Follow the median of this window's offsets if it is more than `step_ns` away.
+        """Set the offset to the median of this window's offsets if both differ by more than `step_ns`.
 
         `offsets_ns`: fabric time minus append time, from each NIC whose clock is synchronised. `clocks`:
         number of synchronised clocks, including clocks without an offset in this window. A step is followed

@@ -48,18 +48,18 @@ CLEAN_SIGMAS: Final = 3.0
 
 
 def log_ppb(rate_ppb: Any) -> Any:
-    """Return the logarithmic rate of a plain one: 1e9 * ln(1 + rate), with `rate_ppb` in ppb."""
+    """Convert a rate, ppb, to a logarithmic rate, ppb: 1e9 * ln(1 + 1e-9 * rate_ppb)."""
     return np.log1p(np.maximum(np.asarray(rate_ppb) * 1e-9, -1 + 1e-9)) * 1e9
 
 
 def plain_ppb(rate_log_ppb: Any) -> Any:
-    """Return the plain rate, ppb, of a logarithmic one: the inverse of `log_ppb`."""
+    """Convert a logarithmic rate in ppb to a plain rate in ppb: the inverse of `log_ppb`."""
     return np.expm1(np.asarray(rate_log_ppb) * 1e-9) * 1e9
 
 
 @dataclass(slots=True)
 class Priors:
-    """Each node's rate relative to fabric time, as known before the window; sigma is inf if unknown."""
+    """Each node's rate against fabric time before the window, with its standard error, inf if unknown."""
 
     rate_log_ppb: Float64s
     rate_sigma_ppb: Float64s
@@ -67,7 +67,7 @@ class Priors:
 
 @dataclass(slots=True)
 class Suspect:
-    """A pair whose path looks asymmetric."""
+    """A pair whose path is probably asymmetric, with the estimated asymmetry in ns."""
 
     prober: str
     peer: str
@@ -79,7 +79,7 @@ class Suspect:
 
 @dataclass(slots=True)
 class MeshMemory:
-    """State that the mesh learns from window to window."""
+    """The state that `solve_relative` keeps from window to window, such as the pairs' floors."""
 
     pairs: PairMemory = field(default_factory=PairMemory)
     noise_ns: float = FIRST_NOISE_NS
@@ -92,7 +92,7 @@ class MeshMemory:
 
 @dataclass(slots=True)
 class Mesh:
-    """Result for one window: arrays with one element per node. Rates are relative to the component's mean."""
+    """The solution of one window, one array element per clock. Rates are relative to the component's mean."""
 
     component: NDArray[np.int32]
     theta_ns: Int64s
@@ -266,7 +266,7 @@ def _above(margin_ns: Float64s, floor_ns: Float64s) -> Float64s:
 def _rates(
     nodes: int, pairs: Pairs, excess_ns: Float64s, priors: Priors, noise_ns: Float64s
 ) -> tuple[Float64s, Float64s, Float64s, Float64s]:
-    """Return each node's rate fused with its prior, and its error; then rate and error of this window alone.
+    """Return each node's rate fused with its prior, its error, and rate and error from this window alone.
 
     The window's own rates are relative to the component's mean. `excess_ns`: each pair's margin above its
     floor; a delay of n ns that comes and goes within a second tilts the pair's line by n ppb. If lines and
@@ -286,7 +286,7 @@ def _rates(
 
 
 def _fuse(own: Rates, component: NDArray[np.int32], priors: Priors) -> Rates:
-    """Return the window's rates fused with their priors.
+    """Combine the rates of this window with those known before it, weighted by their variances.
 
     The prior of a node is ignored if this window shows that the rate has changed.
     """
@@ -310,14 +310,14 @@ def _fuse(own: Rates, component: NDArray[np.int32], priors: Priors) -> Rates:
 
 
 def weighted_median(values: Float64s, weight: Float64s) -> float:
-    """Return the weighted median: the value with half of the weight on each side."""
+    """Return the value with half of the weight at smaller and half at larger values."""
     order = np.argsort(values, kind="stable")
     total = np.cumsum(weight[order])
     return float(values[order[int(np.searchsorted(total, total[-1] / 2))]])
 
 
 def _learn_role(memory: MeshMemory, pairs: Pairs, residual: Float64s, sigma: Float64s) -> None:
-    """Adjust `memory.role_ns` by the common part of all pairs' residuals.
+    """Adjust `memory.role_ns`, the offset error common to all pairs, by their weighted median residual.
 
     An offset is the peer's clock minus the prober's, so an error common to all offsets depends on these
     roles. Clocks can absorb a part of the error, and the residuals show only the rest. Repetition converges
@@ -333,10 +333,10 @@ def _learn_role(memory: MeshMemory, pairs: Pairs, residual: Float64s, sigma: Flo
 def _lower_by_residuals(
     pairs: Pairs, residual: Float64s, variance: Float64s, unsure: Bools, counts: Int64s
 ) -> Float64s:
-    """Return the pairs' variances, lowered for `unsure` pairs whose residuals are smaller than these suggest.
+    """Return the pairs' variances, ns^2, lowered for `unsure` pairs with surprisingly small residuals.
 
     If a pair's floor is unknown, its variance assumes the largest possible effect of queues. If all loops
-    close much better than that, there were no such queues.
+    close much better than this assumption allows, there were no such queues.
     """
     free = 1 - float((counts > 0).sum()) / max(len(pairs), 1)
     if unsure.sum() < 8 or free < 0.25:
@@ -456,7 +456,7 @@ def _by_node(nodes: int, pairs: Pairs, values: Float64s) -> Float64s:
 
 
 def _mean_vote(nodes: int, pairs: Pairs, vote: Float64s, values: Float64s) -> Float64s:
-    """Return each node's mean of values over its pairs, weighted by their votes."""
+    """Return each node's mean of `values` over its pairs, weighted by `vote`."""
     total_vote = _by_node(nodes, pairs, vote)
     return _by_node(nodes, pairs, vote * values) / np.where(total_vote > 0, total_vote, 1.0)
 

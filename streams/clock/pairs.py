@@ -1,8 +1,8 @@
 """Holds the pairs of one window as columns, and each pair's memory over windows.
 
 `Pairs` can rotate its lines to a drift that is known more accurately than from the window. `PairMemory` keeps
-two things of each pair. The floor, its lowest margin without queueing, reveals the queueing in a window. The
-asymmetry is the lasting error of the pair's offset, as far as loops show it.
+each pair's floor and asymmetry. The floor, a pair's lowest margin without queueing, reveals the queueing in a
+window. The asymmetry is the lasting error of the pair's offset, as far as loops show it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FIGURES: Final = (
 
 @dataclass(slots=True)
 class Pairs:
-    """The usable pairs of one window between different nodes (clocks); one element per directed NIC pair."""
+    """Columns of one window's usable pairs, with one element per directed NIC pair between two clocks."""
 
     names: list[tuple[str, str]]
     """(prober NIC, peer NIC)"""
@@ -67,8 +67,8 @@ class Pairs:
     def of(cls, records: Sequence[PairFit], node_of: Mapping[str, int]) -> Pairs:
         """Build the columns from elements of `ClockFits.pairs`.
 
-        Pairs of unknown or equal nodes are left out, and so are fits that no clock can produce. A fit of an
-        earlier release has no margin; its lowest round trip is used instead.
+        Pairs of unknown or equal nodes are left out, as are fits that no clock can produce. For a fit of an
+        earlier release, which has no margin, its lowest round trip is used.
         """
         rows = [r for r in records if _is_usable(r, node_of)]
         figures = np.array([[r.get(name, 0.0) for r in rows] for name in _FIGURES], np.float64)
@@ -147,7 +147,7 @@ class Pairs:
 
 @dataclass(slots=True)
 class HullVertices:
-    """Vertices of one direction's lower hulls, of all pairs in sequence; pair i has `counts[i]` of them."""
+    """Vertices of the lower hulls in one direction, pair after pair; pair i has `counts[i]` vertices."""
 
     counts: Int64s
     after_s: Float64s
@@ -155,7 +155,7 @@ class HullVertices:
 
     @classmethod
     def of(cls, after: list[list[int]], delay: list[list[float]]) -> HullVertices:
-        """Return the vertices of several hulls: times after the first one, ns, and delays, ns."""
+        """Build the columns from each pair's vertices: times after its first vertex and delays, both ns."""
         counts = np.array([min(len(a), len(d)) for a, d in zip(after, delay, strict=True)], np.int64)
         if any(len(a) != len(d) for a, d in zip(after, delay, strict=True)):
             after = [a[: len(d)] for a, d in zip(after, delay, strict=True)]
@@ -172,7 +172,7 @@ class HullVertices:
         return HullVertices(self.counts[keep], self.after_s[inside], self.delay_ns[inside])
 
     def lowest(self, slope_change_ppb: Float64s) -> tuple[Float64s, Float64s]:
-        """Return each pair's lowest delay, ns, after changing its line's slope, and when it occurs.
+        """Return each pair's lowest delay, ns, after changing its line's slope, and the time of that delay.
 
         Times are in s after the line's instant. Both results are 0 for pairs without a hull.
         """
@@ -189,7 +189,7 @@ class HullVertices:
 
 @dataclass(slots=True)
 class RotatedPairs:
-    """Offsets and margins of pairs with rotated lines; arrays have one element per pair."""
+    """Offsets and margins of pairs whose lines were rotated to another drift, one array element per pair."""
 
     rest_ns: Float64s
     """The offset minus the pair's whole `offset_ns`."""
@@ -267,7 +267,7 @@ class PairMemory:
         return rows
 
     def forget(self, window: int) -> None:
-        """Drop pairs not seen for `FORGET` windows. This is slow, so call it rarely. Rows change."""
+        """Drop pairs not seen for `FORGET` windows, which renumbers rows. Call rarely: it is slow."""
         recent_names = [
             name for name, row in self._row.items() if window - self._table[row, self._SEEN] <= self.FORGET
         ]
@@ -276,7 +276,7 @@ class PairMemory:
         self._row = {name: row for row, name in enumerate(recent_names)}
 
     def noise(self, rows: NDArray[np.intp], noise_ns: Float64s, otherwise: float) -> Float64s:
-        """Learn each pair's timestamp noise, 0 if not measured; return the noise of each pair's readings, ns.
+        """Learn each pair's timestamp noise from `noise_ns`, 0 if not measured; return the learned noise, ns.
 
         Pairs without a measured noise get the median of the others if enough of these have one, else
         `otherwise`. A first noise far below `otherwise` must be seen twice, or the pair outweighs all others.
@@ -330,11 +330,11 @@ class PairMemory:
             return np.where(gross & ~moved, margin_ns - other, excess_ns)
 
     def floor(self, rows: NDArray[np.intp], middle: Bools) -> Float64s:
-        """Return each pair's floor, ns, inf if unknown; `middle` selects the kind, as in `excess`."""
+        """Return each pair's floor, ns, inf if unknown; `middle`: whether its margin lies between modes."""
         return np.asarray(self._floors[rows, middle.astype(np.intp), self._FLOOR])
 
     def learn_residuals(self, rows: NDArray[np.intp], residual_ns: Float64s, good: Bools) -> None:
-        """Learn lasting errors from the residuals of the window's offsets, for pairs that are `good`."""
+        """Update each `good` pair's lasting offset error from its residual in this window, ns."""
         good_rows = rows[good]
         weight = np.minimum(self._table[good_rows, self._WEIGHT] + 1, self.LASTING)
         off = residual_ns[good] - self._table[good_rows, self._BIAS]
@@ -344,7 +344,7 @@ class PairMemory:
         self._table[good_rows, self._SQUARES] = squares + (off * off * (1 - 1 / weight) - squares) / weight
 
     def bias(self, rows: NDArray[np.intp]) -> tuple[Float64s, Float64s, Float64s]:
-        """Return each pair's lasting error (ns), its standard error, and the number of windows behind it."""
+        """Return each pair's lasting error, its standard error (both ns), and the number of windows used."""
         weight = self._table[rows, self._WEIGHT]
         spread = np.sqrt(self._table[rows, self._SQUARES] / np.maximum(weight - 1, 1))
         return (
@@ -355,7 +355,7 @@ class PairMemory:
 
 
 def _is_usable(fit: PairFit, node_of: Mapping[str, int]) -> bool:
-    """Return True for a fit between two known nodes that clocks can produce."""
+    """Return whether a fit is between two different known nodes and has a drift that is possible."""
     prober, peer = node_of.get(fit["prober"]), node_of.get(fit["peer"])
     if fit["accepted"] <= 0 or prober is None or peer is None or prober == peer:
         return False

@@ -72,7 +72,7 @@ DISCONTINUITIES: Final = (ClockEvent.STEP, ClockEvent.NEW, ClockEvent.MERGED, Cl
 
 @dataclass(frozen=True, slots=True)
 class SolveParameters:
-    """Settings of the solve, see `streams.runtime.settings.SolveSettings`."""
+    """Settings of the clock solve, described in `streams.runtime.settings.SolveSettings`."""
 
     wander_ppb_per_sqrt_s: float = 10.0
     asymmetry_share: float = 0.5
@@ -97,7 +97,7 @@ class _Before:
 
     @classmethod
     def of(cls, track: ClockTrack) -> _Before:
-        """Return a copy of a track's present line and state."""
+        """Return a copy of a track's present offset, rate and state."""
         return cls(
             track.at_ns,
             track.base_ns,
@@ -110,7 +110,7 @@ class _Before:
 
 
 class ShardClocks:
-    """The clock solve of one shard; call `solve` once per window, in order."""
+    """Solves the clocks of one shard; call `solve` once per window, in order."""
 
     def __init__(self, shard: str, parameters: SolveParameters | None = None) -> None:
         self.shard = shard
@@ -126,7 +126,7 @@ class ShardClocks:
 
     @property
     def log_offset_ns(self) -> int:
-        """Fabric time minus the log's clock, ns."""
+        """Fabric time minus the log's append time, ns."""
         return self._log_offset.offset_ns
 
     def recover(self, records: Iterable[ClockOffsets]) -> None:
@@ -229,7 +229,7 @@ class ShardClocks:
         )
 
     def _expected_readings(self, inputs: WindowInput, middle_ns: int) -> dict[int, int]:
-        """Return by node the readings that synchronised clocks' tracks predict at the window's middle."""
+        """Return, by node, the reading at the window's middle that a synchronised clock's track predicts."""
         return {
             node: track.reading_at(middle_ns)
             for node, name in enumerate(inputs.names)
@@ -247,7 +247,7 @@ class ShardClocks:
         return Priors(rate, sigma)
 
     def _place_parts(self, inputs: WindowInput, mesh: Mesh, middle_ns: int, window_s: float) -> set[str]:
-        """Place each connected part in fabric time and update its tracks; return the measured clocks."""
+        """Convert each connected part to fabric time and update its tracks; return the measured clocks."""
         measured: set[str] = set()
         self._timescale.slewed_ppb = {}
         innovations: list[tuple[ClockTrack, float, float]] = []
@@ -325,7 +325,7 @@ class ShardClocks:
         )
 
     def _follow_log(self, inputs: WindowInput, step_ns: int) -> None:
-        """Update the log offset from the synchronised clocks that did not jump."""
+        """Update fabric time minus log time from the synchronised clocks that did not jump."""
         synced = {name for name, track in self.tracks.items() if track.state == SYNCED}
         offsets = [
             self.tracks[name].fabric_ns(nic["clock_ns"]) - nic["append_ns"]
@@ -336,7 +336,7 @@ class ShardClocks:
         self._log_offset.follow(self.last_window, offsets, len(synced), step_ns)
 
     def _carry_unmeasured(self, inputs: WindowInput, measured: set[str], middle_ns: int) -> None:
-        """Advance all clocks to the window's middle; put unmeasured clocks in holdover, or forget them."""
+        """Advance all tracks to the window's middle; put unmeasured clocks in holdover, or forget them."""
         self._start_unmeasured(inputs, measured, middle_ns)
         reporting_names = set(inputs.names)
         live_tracks: dict[str, ClockTrack] = {}
@@ -356,7 +356,7 @@ class ShardClocks:
         self.tracks = live_tracks
 
     def _start_unmeasured(self, inputs: WindowInput, measured: set[str], middle_ns: int) -> None:
-        """Start a track from the host's system clock for each unmeasured clock without a usable one."""
+        """Start a track from the host's system clock for each unmeasured clock without a usable track."""
         for node, name in enumerate(inputs.names):
             track, flush = self.tracks.get(name), inputs.flush.get(node)
             jumped = node in inputs.jumped
@@ -461,7 +461,7 @@ class ShardClocks:
 
 
 def _recovered_track(clock: ClockState, domain: str, middle_ns: int) -> ClockTrack:
-    """Return a track for a published clock; half of the bound's square becomes noise, half asymmetry."""
+    """Return a track for a published clock; split its squared bound equally into noise and asymmetry."""
     is_usable = clock["state"] != UNSYNCED
     half_ns = clock["bound_ns"] / SIGMAS / math.sqrt(2)
     rate_sigma_ppb = clock.get("drift_sigma_ppb", 0.0) or RECOVERED_RATE_PPB

@@ -1,4 +1,4 @@
-"""The clock stage: solves the clocks of each shard from `ClockFits`, one writer per shard.
+"""Holds the clock stage, which solves the clocks of each shard from `ClockFits`, with one writer per shard.
 
 A new owner continues from the last published `ClockOffsets` and the fits just before them. Then it reads the
 fits of the windows that have not been solved.
@@ -64,7 +64,7 @@ class ClockOperator(Operator):
         self._shards: dict[str, _Shard] = {}
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Keep the newest offsets and fits, from which each shard continues at its first message."""
+        """Keep the newest published offsets and fits until each shard's first message, which uses them."""
         self._past = records_of(
             past,
             CLOCK_OFFSETS,
@@ -97,7 +97,7 @@ class ClockOperator(Operator):
         return shard
 
     def take_one(self, message: Message, tables: FabricTables) -> None:
-        """Add the fits of a message to the barrier of their shard."""
+        """Add the clock fits of a message to the windows that wait for all sources of their shard."""
         if message.value is None:
             return
         decoded = message.decoded(CLOCK_FITS, self._registry)
@@ -115,7 +115,7 @@ class ClockOperator(Operator):
         return min((at_ns for at_ns in due_ns if at_ns is not None), default=NEVER_NS)
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
-        """Return the work that solves the complete windows."""
+        """Return work that solves the complete windows and publishes their `ClockOffsets`."""
         solves: list[Callable[[], list[ClockOffsets]]] = []
         for shard in self._shards.values():
             for window in shard.barrier.ready(moment.log_ns):
@@ -159,7 +159,7 @@ def _clocks_of(tables: FabricTables) -> tuple[dict[str, str], dict[str, int]]:
 def _learn_floors(
     clocks: ShardClocks, past_fits: Iterable[ClockFits], window_ns: int, tables: FabricTables
 ) -> None:
-    """Let the clocks learn floors from the fits of windows that were solved before."""
+    """Learn the delay floors of pairs from the fits of windows that were solved before a restart."""
     windows: dict[int, list[ClockFits]] = {}
     for fits in past_fits:
         if fits["shard"] == clocks.shard and fits["window"] <= clocks.last_window:
@@ -170,7 +170,7 @@ def _learn_floors(
 
 
 class ClockStage(Stage):
-    """Solves the clocks, with one writer per shard."""
+    """Publishes `ClockOffsets` of each shard from its `ClockFits`, with one writer per shard."""
 
     name = "clock"
     owner = CLOCK_FITS
@@ -179,10 +179,10 @@ class ClockStage(Stage):
     tables = (INVENTORY,)
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return what a new owner reads first: the newest offsets, and the fits before them."""
+        """Return the topics that a new owner reads first: the newest offsets, and the fits before them."""
         fits = TAIL_WINDOWS * partition_count
         return Restore(CLOCK_OFFSETS, tail(TAIL_RECORDS)), Restore(CLOCK_FITS, tail(fits))
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> ClockOperator:
-        """Return the operator of a partition."""
+        """Return the operator that solves the shards of one partition."""
         return ClockOperator(owner)

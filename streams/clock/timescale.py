@@ -1,7 +1,8 @@
-"""Places the connected parts of a mesh in fabric time.
+"""Converts the relative clocks of a connected part of the mesh to fabric time.
 
 `Timescale` sets a part's gauge: it continues the timeline of the part's known clocks, slewed towards the
-reference, or starts a new timeline at the reference. It is the median of hosts' system clocks, or one clock.
+reference, or starts a new timeline at the reference. The reference is the median of hosts' system clocks, or
+one clock.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class TimescaleParameters(SlewParameters, Protocol):
 
 
 class Timescale:
-    """Determines the gauge of fabric time, window by window."""
+    """Determines fabric time in each connected part, window by window."""
 
     def __init__(self, parameters: TimescaleParameters) -> None:
         self._parameters = parameters
@@ -55,12 +56,12 @@ class Timescale:
         """Change of fabric time's rate in this window, ppb, by domain of the previous window."""
 
     def keep_flushes(self, inputs: WindowInput) -> None:
-        """Store the flushes of a window, from which the next window computes the hosts' rates."""
+        """Store each NIC's last flush; the next window computes the host clocks' rates from the flushes."""
         for nic in inputs.nics:
             self._last_flush[nic["nic"]] = (nic["run"], nic["clock_ns"], nic["system_ns"])
 
     def set_gauge(self, tracks: Tracks, inputs: WindowInput, mesh: Mesh, part: Part) -> None:
-        """Set the part's gauge: what to add to theta and rate to get fabric time."""
+        """Set the part's gauge, added to relative offsets (ns) and rates (ppb) to get fabric time."""
         hosts = flushes_by_host(inputs, part.members)
         reference = self._reference_node(part)
         if part.continuing:
@@ -191,13 +192,13 @@ class Timescale:
         return float(system / (nic["clock_ns"] - last[1]) * 1e9)
 
     def _reference_node(self, part: Part) -> int | None:
-        """Return the node of the chosen reference clock if it is in this part."""
+        """Return the node of the configured reference clock; None if it is not in this part."""
         if self._parameters.reference in part.names:
             return int(part.members[part.names.index(self._parameters.reference)])
         return None
 
     def _hosts_rate(self, mesh: Mesh, hosts: FlushesByHost) -> tuple[float, bool]:
-        """Return the gauge's rate from the hosts' system clocks, and whether any NIC's flushes measure it."""
+        """Return fabric time's rate by the hosts' system clocks, ppb, and whether any NIC measured it."""
         medians = []
         for flushes in hosts.values():
             rates = []

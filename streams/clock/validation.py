@@ -1,7 +1,7 @@
 """Validates `ClockFits` before the clock solve.
 
 Implausible pairs and probers are left out, and an implausible record raises `BadRecord`. Otherwise one absurd
-number would stop the solver or make it skip to a far window, each time the record is read.
+number would stop the solver, or make it skip to a far window, each time the record is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ which is later than its append time. An agent that fits its own samples may be l
 
 
 def validate_fits(fits: ClockFits, append_ns: int, window_ns: int) -> tuple[ClockFits, int]:
-    """Return the record without implausible pairs and probers, and how many of them were left out.
+    """Return the record without implausible pairs and probers, and the number of those left out.
 
     A prober's append time must be near the record's window. Raises BadRecord if the window is too far ahead
     of the log's clock or does not fit `window_ns`, or if the offsets end before they begin.

@@ -1,4 +1,4 @@
-"""Sorts the input of one window by clock, and holds the connected parts of its mesh."""
+"""Sorts the input of one window by clock, and holds each connected part of the window's mesh."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Part:
 
 
 def gather(fits: Sequence[ClockFits], clock_of: Mapping[str, str]) -> WindowInput:
-    """Return the input of a window, with its fits sorted by clock."""
+    """Sort the fits of one window by clock. `clock_of`: clock of each NIC in the inventory."""
     nics: dict[str, NicWindow] = {nic["nic"]: nic for record in fits for nic in record["nics"]}
     clock = _clocks(fits, nics, clock_of)
     names = sorted(set(clock.values()))
@@ -78,14 +78,17 @@ def gather(fits: Sequence[ClockFits], clock_of: Mapping[str, str]) -> WindowInpu
 def _clocks(
     fits: Sequence[ClockFits], nics: Mapping[str, NicWindow], clock_of: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the clock of each NIC that reports or is in a pair: from `clock_of`, announced, or its own."""
+    """Return, by NIC, its clock: from `clock_of`, else as the NIC announced it, else a clock of its own."""
     announced = {name: nic["clock"] for name, nic in nics.items()}
     ends = {nic for record in fits for pair in record["pairs"] for nic in (pair["prober"], pair["peer"])}
     return {nic: clock_of.get(nic) or announced.get(nic) or nic for nic in set(nics) | ends}
 
 
 def guess_readings(inputs: WindowInput, middle_log_ns: int) -> tuple[Int64s, Bools]:
-    """Guess each clock's reading at the window's middle from its last flush; also return which have one."""
+    """Return a guess of each clock's reading, ns, at the window's middle from its last flush, and a mask.
+
+    The mask is True for each clock that has a flush.
+    """
     readings = np.zeros(len(inputs.names), np.int64)
     has_reading = np.zeros(len(inputs.names), np.bool_)
     for node, flush in inputs.flush.items():
@@ -97,9 +100,9 @@ def guess_readings(inputs: WindowInput, middle_log_ns: int) -> tuple[Int64s, Boo
 def correct_readings(readings: Int64s, has_reading: Bools, pairs: Pairs, expected: Mapping[int, int]) -> None:
     """Replace a guessed reading by the one expected from the clock's track if the window contradicts it.
 
-    `expected`: reading of each synchronised node from its track. If a guess differs from it by seconds, the
-    clock stepped or its flush was absurd. The instants of the clock's own pairs are near the guess in the
-    first case, and near the expected reading in the second.
+    `expected`: reading of each synchronised node from its track. If a guess differs from the expected reading
+    by seconds, the clock stepped or its flush was absurd. The instants of the clock's own pairs are near the
+    guess in the first case, and near the expected reading in the second.
     """
     for node, expected_ns in expected.items():
         guess_ns = int(readings[node])
@@ -112,7 +115,7 @@ def correct_readings(readings: Int64s, has_reading: Bools, pairs: Pairs, expecte
 
 
 def usable_pairs(pairs: Pairs, inputs: WindowInput, readings: Int64s, has_reading: Bools) -> Pairs:
-    """Return the pairs without those of clocks that jumped in the window, and without impossible ones.
+    """Return the possible pairs of clocks that did not jump in the window.
 
     A possible pair's instant is near the reading of its prober, and its offset is near the difference between
     the readings of both ends.
@@ -129,7 +132,7 @@ def usable_pairs(pairs: Pairs, inputs: WindowInput, readings: Int64s, has_readin
 
 
 def flushes_by_host(inputs: WindowInput, members: NDArray[np.intp]) -> dict[str, list[tuple[int, NicWindow]]]:
-    """Return for each host the (node, last flush) of its NICs in this part whose clocks did not jump."""
+    """Return, by host, (node, last flush) of each NIC in this part whose clock did not jump."""
     hosts: dict[str, list[tuple[int, NicWindow]]] = {}
     for node in members.tolist():
         if node not in inputs.jumped:

@@ -1,4 +1,4 @@
-"""Decides when a window of fits is complete: all sources have published theirs, or the grace period is over.
+"""Decides when a window of fits is complete: all sources have published fits, or the grace period is over.
 
 Windows are returned in order, each with its records in the log's order. Tokens identify the messages that the
 caller acknowledges once the window is published.
@@ -48,14 +48,14 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Behind:
-    """A source whose windows are far behind: its first such window, and when that window was seen."""
+    """The first window of a source that is far behind the last solved window, and its arrival time, ns."""
 
     window: int
     since_ns: int
 
 
 class WindowBarrier:
-    """Collects one shard's fits. `sources` publish fits for every window.
+    """Collects one shard's fits until all `sources`, which publish fits for every window, have done so.
 
     `read`: for each source the first offset of its newest solved window.
     """
@@ -87,11 +87,11 @@ class WindowBarrier:
 
     @property
     def renumbered(self) -> dict[str, int]:
-        """Number of windows by which the log time of a source is behind that of the others, by source."""
+        """By source, the number of windows by which its log time is behind that of the other sources."""
         return dict(self._renumbered)
 
     def add(self, fits: ClockFits, offset: int, seen_ns: int, token: Any) -> bool:
-        """Add one record; ignore it and return False if its window has already been solved."""
+        """Add one source's fits; ignore them and return False if their window is already solved."""
         source = fits["source"]
         self._follow_step(fits, seen_ns)
         fits = _moved(fits, self._renumbered.get(source, 0))
@@ -108,7 +108,7 @@ class WindowBarrier:
         return True
 
     def ready(self, now_ns: int) -> list[CompleteWindow]:
-        """Remove and return the windows that can be solved, oldest first; `now_ns`: as `seen_ns` of `add`."""
+        """Remove and return the windows that can be solved, oldest first. `now_ns`: present log time, ns."""
         done = []
         for window in sorted(self._waiting):
             waiting = self._waiting[window]
@@ -123,7 +123,7 @@ class WindowBarrier:
         return done
 
     def due_ns(self) -> int | None:
-        """Return the time at which `ready` will next have a window, ns; None if no window waits."""
+        """Return the time, ns, at which `ready` next returns a window; None if no window waits."""
         if not self._waiting:
             return None
         window = min(self._waiting)
@@ -142,7 +142,7 @@ class WindowBarrier:
         return (self.sources | recent) - waiting.complete - passed
 
     def _follow_step(self, fits: ClockFits, seen_ns: int) -> None:
-        """Detect a source whose log time has stepped back, not one that is only late, and follow the step.
+        """Detect that a source's log time has stepped back, and follow the step. Lateness is no step.
 
         Only windows with samples count, because the window numbers of a silent source are estimates.
         """
@@ -184,7 +184,7 @@ class WindowBarrier:
         return was_read and fits["window"] <= self.last_solved
 
     def _step_back(self, source: str, window: int) -> None:
-        """Continue at the earlier `window`, after log time stepped back."""
+        """Set the next window to `window`, which is earlier, after log time stepped back."""
         self.steps += 1
         self.last_solved = window - 1
         for later in [number for number in self._waiting if number > window]:
@@ -196,7 +196,7 @@ class WindowBarrier:
 
 
 def _moved(fits: ClockFits, windows: int) -> ClockFits:
-    """Return the fits with their log times moved later by `windows` windows."""
+    """Return the fits with their window number and log times moved later by `windows` windows."""
     if not windows:
         return fits
     moved_ns = windows * (fits["window_end_ns"] - fits["window_start_ns"])

@@ -43,7 +43,7 @@ class LinkView:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the link is known to be held back by a later link on its flows' routes."""
+        """Whether a later link on the flows' routes is known to slow this link down."""
         return self.fullness is not None and self.fullness < HALF_FULL
 
     @property
@@ -56,7 +56,7 @@ Views = Mapping[str, LinkView]
 
 
 def view_of(link: LinkWindow, flows: list[FlowOnLink], length_ns: int, end_ns: int) -> LinkView:
-    """Return the view of a link, and update the averages of its traffic over its window's time.
+    """Return the view of a link; update the moving averages of its traffic with its window's time.
 
     A port that has packets and may send does send: its flows carry its rate at least as long as a queue is
     present. If they carry clearly less, a link after it holds it back.
@@ -75,7 +75,7 @@ def view_of(link: LinkWindow, flows: list[FlowOnLink], length_ns: int, end_ns: i
 
 
 def _settled(link: LinkWindow, end_ns: int) -> float:
-    """Return how well the flow reports describe the window itself and not the time before, 0 to 1."""
+    """Return how far flow reports describe the window itself, 1, and not the time before it, 0."""
     if link.window is None:
         return 0.0
     age_ns = end_ns - link.window.opened_ns
@@ -85,7 +85,7 @@ def _settled(link: LinkWindow, end_ns: int) -> float:
 def add_scores(
     view: LinkView, views: Views, length_ns: int, end_ns: int, coverage: float, memory: FabricMemory
 ) -> None:
-    """Add the present scores of a link's kinds to the earlier scores.
+    """Score each kind of contention for a link in this window, and add the scores to its earlier scores.
 
     `coverage`: share of the hosts that report flows. Flows of the other hosts may explain traffic that
     reported flows do not explain: to that extent the link's position and its neighbours decide.
@@ -109,7 +109,7 @@ def add_scores(
 
 
 def best_kind(scores: Mapping[ContentionKind, float], weight: float) -> tuple[ContentionKind, float]:
-    """Return the kind that explains the queue best, and its lead over the second-best kind."""
+    """Return the kind that explains the queue best, and its lead over the second-best kind, 0 to 1."""
     if weight <= 0:
         return ContentionKind.UNKNOWN, 0.0
     (kind, best), (_, second), *_ = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
@@ -131,15 +131,16 @@ class _Case:
 
     @property
     def headroom(self) -> float | None:
-        """Unused share of the link, reduced if some hosts report no flows; None if no flow is reported."""
+        """Unused share of the link's rate, 0 to 1; lower if hosts report no flows, None without flows."""
         fullness = self.view.fullness
         return None if fullness is None else (1 - fullness) * self.coverage
 
 
 def _scores(view: LinkView, views: Views, coverage: float) -> Scores:
-    """Return how well each kind explains the present state of a link, 0 to 1.
+    """Return how well each kind of contention explains a link's present queue and traffic, 0 to 1.
 
-    A full link has too much to carry. A queue with flows below the rate is a later link's.
+    A full link has more traffic than it can carry. If a link has a queue but its flows send less than its
+    rate, a later link causes the queue.
     """
     place = view.link.place
     position = "last" if place.receiver is not None else "first" if place.sender is not None else "inside"
@@ -147,7 +148,7 @@ def _scores(view: LinkView, views: Views, coverage: float) -> Scores:
 
 
 def _score_last(case: _Case) -> Scores:
-    """Return scores of INCAST, SLOW_RECEIVER and PAUSE_STORM on a link to a receiver's NIC."""
+    """Return the scores, 0 to 1, of INCAST, SLOW_RECEIVER and PAUSE_STORM on a link to a receiver's NIC."""
     view, fullness, headroom = case.view, case.view.fullness, case.headroom
     receiver = view.link.place.receiver
     limited = any(
@@ -199,9 +200,9 @@ RULES: Final[Mapping[str, Callable[[_Case], Scores]]] = {
 
 
 def _score_by_root(headroom: float | None, root: LinkView | None) -> Scores:
-    """Return scores of the kinds on a link whose flows go to a last link with a queue.
+    """Return the scores, 0 to 1, of the kinds on a link whose flows go to a last link with a queue.
 
-    The kind is PAUSE_STORM as far as the last link is held back too, and INCAST as far as it is full.
+    The last link causes PAUSE_STORM as far as it is held back too, and INCAST as far as it is full.
     """
     if headroom is None or root is None:
         return {}
@@ -216,9 +217,9 @@ def _score_by_root(headroom: float | None, root: LinkView | None) -> Scores:
 
 
 def links_behind(view: LinkView, views: Views) -> list[str]:
-    """Return the links that have a queue and headroom and lead to a last link.
+    """Return the links with a queue and headroom that lead to the last link `view`.
 
-    They share flows with the last link, or end at its switch. A pause stops all its traffic.
+    They share flows with the last link, or end at its switch. A pause stops all traffic of a port.
     """
     flow_ids = view.certain_ids
     links = []
@@ -256,5 +257,5 @@ def root_of(view: LinkView, views: Views) -> LinkView | None:
 
 
 def _leads_to(link: str, last: str) -> bool:
-    """Return whether a link ends at the node where the link `last` begins."""
+    """Return whether `link` ends at the node where `last` begins."""
     return end_parts(link.partition(">")[2]).node == end_parts(last.partition(">")[0]).node

@@ -36,7 +36,7 @@ from streams.runtime.flow_table import LiveFlows
 
 
 class ContentionDetector:
-    """Detector of contention. Pass every record of `fabric.queues` of the shard to `ingest`, in order.
+    """Detects contention in one shard: pass each of its `LinkQueues` records to `ingest`, in order.
 
     The caller advances `flows`. `is_nic` and `hosts` query the inventory: whether a NIC exists, and the
     number of hosts. `rate_of` returns the rate of a link in bit/s, 0 if unknown.
@@ -83,7 +83,7 @@ class ContentionDetector:
 
     @property
     def open_windows(self) -> int:
-        """Number of open windows."""
+        """Number of contention windows that are open now."""
         return sum(link.window is not None for link in self._links.values())
 
     @property
@@ -91,7 +91,7 @@ class ContentionDetector:
         return next(iter(self._parts.values()))["window_start_ns"]
 
     def recover(self, records: Iterable[ContentionWindow]) -> None:
-        """Restore the state from the published records, in any order; ignore those of other shards."""
+        """Restore open windows from published records, in any order; ignore records of other shards."""
         for record in records:
             if record["shard"] == self.shard:
                 before = self._past.get(record["link"])
@@ -102,10 +102,10 @@ class ContentionDetector:
                 self._link(name)
 
     def ingest(self, record: LinkQueues, rules: ContentionRules) -> list[ContentionWindow]:
-        """Take one part of a window of queues; return the records to publish.
+        """Process one record, a part of a window of queues; return the contention records to publish.
 
         A window is evaluated once it is complete, or once a later one begins. The first window after a gap,
-        or after a step back of fabric time, only shows where the next one must follow.
+        or after a step back of fabric time, only determines where the next window must begin.
         """
         start_ns = record["window_start_ns"]
         end_ns = start_ns + record["slot_ns"] * record["slots"]
@@ -125,7 +125,7 @@ class ContentionDetector:
         return records
 
     def _ingest_summary(self, record: LinkQueues) -> None:
-        """Take the links and utilisation from a record that summarises others; their depths are known."""
+        """Add the links and utilisation from a record that summarises other records; ignore its depths."""
         self._memory.renew(record["window_start_ns"])
         for summary in record["links"]:
             if not self._memory.knows(summary["link"]):
@@ -178,7 +178,7 @@ class ContentionDetector:
         return records
 
     def _close_all(self) -> list[ContentionWindow]:
-        """Close all windows after a gap in the data; return their last records."""
+        """Close all contention windows after a gap in the data; return their last records."""
         changed = []
         for name in sorted(self._links):
             link = self._links[name]
@@ -190,8 +190,9 @@ class ContentionDetector:
         return records
 
     def _limited_links(self) -> set[str]:
-        """Return the first links of flows that their own hosts limit, and the last links of flows whose
-        receivers limit them."""
+        """Return the first links of flows limited by their senders, and the last links of flows limited by
+        their receivers.
+        """
         limited = set()
         for flow, links in self.flows.limited_flows():
             for link in links:
@@ -206,7 +207,7 @@ class ContentionDetector:
         return limited
 
     def _link(self, name: str) -> LinkWindow:
-        """Return a link's state; if it has none, restore it from the published record."""
+        """Return the state of the link `name`, restored from its published record if it is not in memory."""
         link = self._links.get(name)
         if link is None:
             link = self._links[name] = LinkWindow(name, place_of(name, self._is_nic))
@@ -266,7 +267,7 @@ class ContentionDetector:
     def _record(
         self, view: LinkView, views: dict[str, LinkView], state: ContentionState, *, lost: bool = False
     ) -> ContentionWindow:
-        """Return a record of a link's window; close the window if `state` is CLOSED."""
+        """Return a record of a link's contention window; remove the window if `state` is CLOSED."""
         record = make_record(self.shard, view, views, state, self._end_ns, lost=lost)
         if record["state"] == ContentionState.CLOSED:
             link = view.link

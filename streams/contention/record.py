@@ -1,4 +1,4 @@
-"""Makes `ContentionWindow` records, and their description in one line."""
+"""Builds `ContentionWindow` records, with a description in one line of text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KIND_TEXT: Final = {
 
 
 def signature(window: Window, view: LinkView) -> tuple[Any, ...]:
-    """Return the part of a record whose change makes a new record due early: kind, evidence and flows."""
+    """Return a record's kind, evidence and flows: a change of any makes a new record due early."""
     return (
         window.kind,
         window.detected_by,
@@ -33,7 +33,7 @@ def signature(window: Window, view: LinkView) -> tuple[Any, ...]:
 def make_record(
     shard: str, view: LinkView, views: Views, state: ContentionState, end_ns: int, *, lost: bool = False
 ) -> ContentionWindow:
-    """Return a record of a link's open window, and restart its sums. `lost`: it closes for missing data."""
+    """Return the record of a link's window; restart its sums. `lost`: it closes because data is missing."""
     link, window = view.link, view.link.window
     if window is None:
         raise ValueError(f"{link.name} has no open window")
@@ -86,7 +86,7 @@ def make_record(
 
 
 def _flow_records(flows: list[FlowOnLink]) -> list[ContendingFlow]:
-    """Return records of the flows that certainly cross a link, in the given order, heaviest first."""
+    """Return a record of each flow that certainly crosses the link, in the given order, heaviest first."""
     certain = weighty_flows(flows)
     total = sum(flow.rate_bps for flow in certain)
     return [
@@ -118,7 +118,7 @@ def _common_links(view: LinkView, views: Views, kind: ContentionKind) -> list[st
 
 
 def _text(record: ContentionWindow, place: Place, unsure: int, *, lost: bool) -> str:
-    """Return a description of a window in one line."""
+    """Describe a queue and its cause in one line. `lost`: the window closes because data is missing."""
     near, _, far = record["link"].partition(">")
     names = [nic or end_parts(end).node for nic, end in ((place.sender, near), (place.receiver, far))]
     parts = [f"{names[0]} to {names[1]}: {KIND_TEXT[record['kind']]}", _flows_text(record, unsure)]

@@ -1,4 +1,4 @@
-"""Holds rules of contention windows: live thresholds and constants, each with unit and reason."""
+"""Holds the thresholds and constants that decide on contention, each with unit and reason."""
 
 from __future__ import annotations
 
@@ -103,8 +103,9 @@ MAX_FLOWS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ContentionRules:
-    """Limits from which on a queue counts as standing: `delay_us` at the link's rate, limited to `min_kb` to
-    `max_kb`; or a share of marked probes."""
+    """Thresholds of a standing queue: a share of marked probes, or a depth of `delay_us` at the link's rate,
+    between `min_kb` and `max_kb`.
+    """
 
     delay_us: float = 50.0
     min_kb: float = 15.0
@@ -115,7 +116,7 @@ class ContentionRules:
 
     @classmethod
     def of(cls, thresholds: Mapping[str, float]) -> ContentionRules:
-        """Return the rules from the live thresholds."""
+        """Build the rules from the live thresholds, given by name."""
         return cls(
             delay_us=thresholds["contention_delay_us"],
             min_kb=thresholds["contention_min_kb"],
@@ -131,6 +132,6 @@ class ContentionRules:
         return self.ce_percent / 100
 
     def open_bytes(self, rate_bps: int) -> float:
-        """Return the depth above which a queue counts as standing, bytes."""
+        """Return the depth, bytes, above which a queue on a link of `rate_bps` bit/s counts as standing."""
         delay_bytes = self.delay_us * 1e-6 * (rate_bps or ASSUMED_BPS) / 8
         return min(max(delay_bytes, 1e3 * self.min_kb), 1e3 * max(self.max_kb, self.min_kb))

@@ -45,7 +45,7 @@ class _Shard:
 
 @dataclass(slots=True)
 class _Taken:
-    """A message that has been processed and that a new owner may need again."""
+    """A processed message that a new owner of the shard may have to read again."""
 
     offset: int
     log_ns: int
@@ -67,11 +67,11 @@ class ContentionOperator(Operator):
         self._hosts: tuple[int, dict[str, int]] = (-1, {})
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Continue from the newest published windows."""
+        """Restore the open windows from the newest published records."""
         self._past = records_of(past, CONTENTION, self._registry)
 
     def take_one(self, message: Message, tables: FabricTables) -> None:
-        """Evaluate the link queues of a message."""
+        """Update contention windows with the link queues of a message."""
         self._newest_ns = max(self._newest_ns, message.log_ns)
         if message.value is None:
             return
@@ -108,16 +108,16 @@ class ContentionOperator(Operator):
         return self._hosts[1].get(shard, 0)
 
     def due_ns(self) -> int:
-        """Return the log time of the next advance; messages are evaluated as soon as they are taken."""
+        """Return the log time, ns, of the next `advance`; `take_one` evaluates messages at once."""
         return 0 if self._outputs else NEVER_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output]:
-        """Return records of the windows that the taken messages have opened, updated or closed."""
+        """Return records of the windows that messages since the last call opened, updated or closed."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
     def needed_from(self) -> int:
-        """Return the offset of the first message that shows the state of an open window."""
+        """Return the offset of the first message from which a new owner can rebuild the open windows."""
         while self._retained and self._is_over(self._retained[0]):
             self._retained.popleft()
         return self._retained[0].offset if self._retained else NEVER_NS
@@ -127,13 +127,13 @@ class ContentionOperator(Operator):
         return expired or message.end_ns <= message.shard.detector.needed_from_ns
 
     def close(self, tables: FabricTables) -> None:
-        """Stop updating the views of the shards' flows."""
+        """Stop updating the shards' tables of flows."""
         for shard in self._shards.values():
             tables.flows.forget(shard.flows)
 
 
 class ContentionStage(Stage):
-    """Detects contention; each shard has one writer."""
+    """Publishes the contention windows of each shard, with one writer per shard."""
 
     name = "contention"
     owner = QUEUES
@@ -142,9 +142,9 @@ class ContentionStage(Stage):
     tables = (INVENTORY, PATHS, CONFIG, FLOWS, CLOCK_OFFSETS)
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return what a new owner restores: the newest contention windows."""
+        """Return the topic that a new owner reads first: the newest contention windows."""
         return (Restore(CONTENTION, tail(TAIL_RECORDS)),)
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> ContentionOperator:
-        """Return the operator of a partition."""
+        """Return the operator that detects contention in the shards of one partition."""
         return ContentionOperator(owner)

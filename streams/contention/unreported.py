@@ -1,6 +1,6 @@
-"""Classifies contention on links beyond the senders' own ones, where flows are not reported.
+"""Classifies contention on links after the senders' own links, where no flows are reported.
 
-The position of the link, the wait, the queues beside it and CE marks decide.
+The decision uses the link's position, its queueing delay, the queues on neighbouring links, and CE marks.
 
 A link that sends at its full rate has a queue that its buffer or rate control limits to a fraction of a
 millisecond. A much longer wait shows a port that may not send. So does a deep queue without marks in a class
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class FabricMemory:
-    """The links of a shard that probes cross, and the depth at which each traffic class gets marked."""
+    """The links of a shard that probes cross, and the queue depth at which each traffic class is marked."""
 
     _links: dict[str, str | None] = field(default_factory=dict)
     """Maps link to the switch to which it leads from another switch; None for links of NICs."""
@@ -46,7 +46,7 @@ class FabricMemory:
     """Maps class to the mean depth of marked queues, bytes, and the time of the last marked one."""
 
     def add_link(self, name: str, place: Place) -> None:
-        """Add a link that probes cross."""
+        """Remember a link that probes cross, with its position."""
         is_inside = place.sender is None and place.receiver is None
         switch = end_parts(name.partition(">")[2]).node if is_inside else None
         self._links[name] = switch
@@ -54,7 +54,7 @@ class FabricMemory:
             self._into[switch] = self._into.get(switch, 0) + 1
 
     def knows(self, name: str) -> bool:
-        """Return whether a link was added."""
+        """Return whether the link `name` was added."""
         return name in self._links
 
     def links_into(self, switch: str) -> int:
@@ -62,26 +62,26 @@ class FabricMemory:
         return self._into.get(switch, 0)
 
     def renew(self, now_ns: int) -> None:
-        """Forget all links when `LINKS_MEMORY_NS` is over: cabling and inventory change."""
+        """Forget all links every `LINKS_MEMORY_NS`, because cabling and inventory change."""
         if not 0 <= now_ns - self._since_ns < LINKS_MEMORY_NS:
             self._since_ns = now_ns
             self._links.clear()
             self._into.clear()
 
     def add_marks(self, dscp: int, depth_bytes: float, now_ns: int) -> None:
-        """Add the depth of a queue whose packets are marked."""
+        """Record that packets of class `dscp` were marked in a queue of `depth_bytes`."""
         before = self._marked.get(dscp, (depth_bytes, now_ns))[0]
         self._marked[dscp] = (0.9 * before + 0.1 * depth_bytes, now_ns)
 
     def marked_bytes(self, dscp: int, now_ns: int) -> float | None:
-        """Return the usual depth of a marked queue of the class, bytes; None if none was marked lately."""
+        """Return the usual depth, bytes, of a marked queue of the class; None if none was marked lately."""
         depth_bytes, at_ns = self._marked.get(dscp, (0.0, 0))
         return depth_bytes if depth_bytes > 0 and 0 <= now_ns - at_ns < MARKS_MEMORY_NS else None
 
 
 @dataclass(frozen=True, slots=True)
 class UnreportedCase:
-    """Input of the scoring rules for queues without reported flows. `links`: all links with a queue now."""
+    """Input of the scoring rules for a queue without reported flows. `links`: all links with a queue now."""
 
     link: LinkWindow
     links: tuple[LinkWindow, ...]
@@ -92,7 +92,7 @@ class UnreportedCase:
 def score_unreported(case: UnreportedCase) -> dict[ContentionKind, float]:
     """Return how well each kind explains a queue without reported flows, 0 to `UNREPORTED_TRUST`.
 
-    Kinds that are left out explain nothing. All are out if links at other positions may queue.
+    Missing kinds have the score 0. The result is empty if links at other positions may have the queue.
     """
     link = case.link
     if not link.same_position or (link.place.sender is not None and link.place.receiver is None):
@@ -116,7 +116,7 @@ def score_unreported(case: UnreportedCase) -> dict[ContentionKind, float]:
 
 
 def _paused(case: UnreportedCase, link: LinkWindow) -> float:
-    """Return the confidence, 0 to 1, that a link after this one, or its receiver, holds it back."""
+    """Return the confidence, 0 to 1, that a later link or the receiver stops `link` from sending."""
     wait_ns = link.depth_bytes * 8e9 / max(link.rate_bps, BUFFERS_BPS)
     by_wait = ramp(wait_ns, FULL_WAIT_NS, PAUSED_WAIT_NS)
     marked_bytes = case.memory.marked_bytes(link.dscp, case.end_ns)
@@ -126,7 +126,7 @@ def _paused(case: UnreportedCase, link: LinkWindow) -> float:
 
 
 def _spread(case: UnreportedCase) -> float:
-    """Return how far, 0 to 1, most links into the switch before or after this link have a queue."""
+    """Return how certain it is, 0 to 1, that most links into one of the link's two switches have a queue."""
     is_last = case.link.place.receiver is not None
     end = case.link.name.partition(">")[0 if is_last else 2]
     switch = end_parts(end).node
@@ -141,7 +141,7 @@ def _leads_into(link: LinkWindow, switch: str) -> bool:
 
 
 def _last_behind(case: UnreportedCase) -> LinkWindow | None:
-    """Return the last link with the deepest queue at the switch after a link; None if there is none."""
+    """Return the link from this link's switch to a NIC with the deepest queue; None without a queue."""
     switch = end_parts(case.link.name.partition(">")[2]).node
     last_links: Iterable[LinkWindow] = (
         link

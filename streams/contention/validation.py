@@ -1,4 +1,4 @@
-"""Validates `LinkQueues` records beyond their schema."""
+"""Validates the times of `LinkQueues` records, which their schema does not restrict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streams.contention.rules import MAX_CLOCK_DIFFERENCE_NS, MAX_WINDOW_NS
 
 
 def validate_queues(record: LinkQueues, appended_ns: int) -> LinkQueues:
-    """Return `record`, appended at `appended_ns` of fabric time. Raise BadRecord for impossible times."""
+    """Return `record` unchanged. Raise BadRecord if its times do not fit an append at `appended_ns`."""
     start_ns, slot_ns, slots = record["window_start_ns"], record["slot_ns"], record["slots"]
     if abs(start_ns - appended_ns) > MAX_CLOCK_DIFFERENCE_NS:
         raise codec.BadRecord(

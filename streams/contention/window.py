@@ -1,6 +1,6 @@
-"""Keeps the state of contention windows: when a queue at a link opens a window, and when it ends.
+"""Keeps the state of contention windows: when a queue on a link opens a window, and when the window closes.
 
-The functions here integrate the slots of a `LinkQueues` record into each link's state.
+The functions here add the slots of a `LinkQueues` record to each link's state.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ KINDS: Final = tuple(kind for kind in ContentionKind if kind != ContentionKind.U
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Position of a directed link. `sender`, `receiver`: the NIC at that end; None if the end is a switch."""
+    """The NICs at the ends of a directed link; `sender` or `receiver` is None if that end is a switch."""
 
     sender: str | None
     receiver: str | None
 
     def is_like(self, other: Place) -> bool:
-        """Return whether both positions have NICs at the same ends: sender, receiver, both or neither."""
+        """Return whether both links have NICs at the same ends: sender, receiver, both or neither."""
         own_ends, its = (
             (self.sender is None, self.receiver is None),
             (other.sender is None, other.receiver is None),
@@ -55,7 +55,7 @@ class Place:
 
 
 def place_of(link: str, is_nic: Callable[[str], bool]) -> Place:
-    """Return the position of a link. An end `node:port` is a NIC if the inventory has a NIC `node/port`."""
+    """Return the NICs at a link's ends. An end `node:port` is a NIC if the inventory has `node/port`."""
     ends = []
     for end in link.split(">"):
         node, port = end_parts(end)
@@ -71,7 +71,7 @@ def ramp(value: float, low: float, high: float) -> float:
 
 @dataclass(slots=True)
 class Level:
-    """Time, ns, for which a condition has mostly held. It falls `fall` times as fast as it rises."""
+    """A timer of how long, ns, a condition has mostly held. It falls `fall` times as fast as it rises."""
 
     fall: float = 1.0
 
@@ -80,7 +80,7 @@ class Level:
     """Time at which the level last rose from 0."""
 
     def step(self, holds: bool, at_ns: int, length_ns: int, weight: float = 1.0) -> None:
-        """Advance by one step of `length_ns`, in which the condition held or not."""
+        """Raise the timer by `weight` times `length_ns` if the condition `holds`; else lower it."""
         if holds:
             if not self.ns:
                 self.since_ns = at_ns
@@ -95,7 +95,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The evidence for a queue at a link in one step."""
+    """The evidence for a queue on a link in one step, which is a group of successive slots."""
 
     depth_bytes: float
     ce_share: float
@@ -107,13 +107,13 @@ class Step:
 
     @property
     def over(self) -> bool:
-        """Whether the evidence shows a standing queue."""
+        """Whether the delay, the marks or a limited flow show a standing queue."""
         return self.by_delay or self.by_ce or self.limited
 
 
 @dataclass(slots=True)
 class Window:
-    """An open window, or a candidate that may open."""
+    """A contention window of one link: open, or a candidate that may still open."""
 
     opened_ns: int
     update: int = -1
@@ -145,7 +145,7 @@ class Window:
 
     @property
     def detected_by(self) -> ContentionEvidence:
-        """The kinds of evidence since the window opened."""
+        """The kind of evidence that has shown the queue since the window opened."""
         if self.by_delay and self.by_ce:
             return ContentionEvidence.BOTH
         if self.by_ce:
@@ -167,7 +167,7 @@ class Window:
 
 
 def restored_window(record: ContentionWindow) -> Window:
-    """Return an open window in the state of its last record."""
+    """Return an open window in the state that its last published record describes."""
     window = Window(record["opened_ns"], record["update"], record["kind"], record["updated_ns"])
     window.utilisation = record["utilisation"]
     window.peak_bytes = record["depth_peak_bytes"]
@@ -183,7 +183,7 @@ def restored_window(record: ContentionWindow) -> Window:
 
 @dataclass(slots=True)
 class LinkWindow:
-    """State of the contention of one link."""
+    """The present evidence for a queue on one link, and the link's contention window if there is one."""
 
     name: str
     place: Place
@@ -217,7 +217,7 @@ class LinkWindow:
 
 @dataclass(slots=True)
 class LinkReport:
-    """Slots of one link in one record, or of several links that cannot be told apart."""
+    """The slots of one link in one record, or of several links that probes cannot distinguish."""
 
     link: str
     rate_bps: int
@@ -243,7 +243,8 @@ def merge_aliased(
 ) -> Iterable[LinkReport]:
     """Yield reports of the links of a record part that have a queue, a limited flow, or state.
 
-    Aliased links become one report, named after the link with state, else after the deepest.
+    Aliased links, which probes cannot distinguish, share one report. It has the name of the link with state,
+    else of the link with the deepest queue.
     """
     groups: dict[int, list[LinkQueue]] = {}
     for link in links:
@@ -266,7 +267,7 @@ def _has_queue(link: LinkQueue, rules: ContentionRules) -> bool:
 def _merge_group(
     aliased: list[LinkQueue], links_with_state: IsKnown, rules: ContentionRules
 ) -> Iterable[LinkReport]:
-    """Yield a report of a group of aliased links if the group has a queue or state; else nothing."""
+    """Yield one report for a group of aliased links if any of them has a queue or state; else nothing."""
     aliased.sort(key=lambda link: (-link["depth_mean_bytes"], link["link"]))
     with_state = [link for link in aliased if link["link"] in links_with_state]
     deepest = sum(link["depth_max_bytes"] for link in aliased)
@@ -279,7 +280,7 @@ def _merge_group(
 
 
 def _report(one: LinkQueue, links: list[LinkQueue], candidates: tuple[str, ...]) -> LinkReport:
-    """Return the report of a group under the name of link `one`: depths of aliased links belong together."""
+    """Return one report, under the name of link `one`, with the depths of a group of aliased links."""
     slot, depth = one["slot"], one["depth_bytes"]
     deepest = one["depth_max_bytes"]
     if len(links) > 1:
@@ -317,7 +318,8 @@ def integrate_slots(
 ) -> list[ContentionState]:
     """Add the slots of one record to a link's state; return OPENED and CLOSED in order of occurrence.
 
-    `limited`: whether a flow's host limits it on this link. `weight`: of time towards opening a window.
+    `limited`: whether a flow's host limits the flow on this link. `weight`: factor on the time that counts
+    towards opening a window.
     """
     slots_per_step = max(1, math.ceil(STEP_NS / slot_ns))
     bound = 0.0 if report is None else report.bound_bytes / math.sqrt(slots_per_step)  # of a step's mean
@@ -354,7 +356,7 @@ def integrate_slots(
 
 
 def _add_maxima(link: LinkWindow, report: LinkReport) -> None:
-    """Add the peak depth and the utilisation of a report to an open window."""
+    """Raise an open window's peak depth to that of a report, and set its utilisation."""
     if link.window is not None:
         link.window.peak_bytes = max(link.window.peak_bytes, report.deepest_bytes)
         if report.utilisation is not None:
@@ -370,7 +372,7 @@ def _integrate_step(
     weight: float,
     rules: ContentionRules,
 ) -> list[ContentionState]:
-    """Add one step to a link's state; return the state changes of the window."""
+    """Add one step to a link's state; return OPENED or CLOSED if its window opens or closes."""
     changes: list[ContentionState] = []
     is_new = at_ns >= link.done_ns
     window = link.window
@@ -395,7 +397,7 @@ def _integrate_step(
 
 
 def _steps_of(report: LinkReport | None, slots: int, slots_per_step: int) -> tuple[list[float], list[float]]:
-    """Return mean depth and mean share of marked probes of each step of `slots_per_step` slots."""
+    """Return mean depth, bytes, and mean share of marked probes of each step of `slots_per_step` slots."""
     if report is None:
         nothing = [0.0] * -(-slots // slots_per_step)
         return nothing, nothing
@@ -406,7 +408,7 @@ def _steps_of(report: LinkReport | None, slots: int, slots_per_step: int) -> tup
 
 
 def _steps(numbers: list[int], values: list[float], slots: int, slots_per_step: int) -> list[float]:
-    """Return the mean value of each step; the last step may have fewer slots."""
+    """Return the mean of `values` (at the slots `numbers`, else 0) in each step of `slots_per_step` slots."""
     count = -(-slots // slots_per_step)
     if not numbers:
         return [0.0] * count
@@ -423,14 +425,14 @@ def _steps(numbers: list[int], values: list[float], slots: int, slots_per_step: 
 
 
 def sent_bps(flows: Iterable[FlowOnLink]) -> float:
-    """Return the rate over a link, bit/s; a flow that may take other links counts by its probability."""
+    """Return the flows' total rate on a link, bit/s, each rate times the probability to take the link."""
     return sum(link_flow.weight * link_flow.flow.rate_bps for link_flow in flows)
 
 
 def weighty_flows(flows: Iterable[FlowOnLink], min_share: float = LISTED_SHARE) -> list[LiveFlow]:
-    """Return the flows that certainly cross a link and send a large enough share to matter.
+    """Return the flows that certainly cross a link and send at least `min_share` of its traffic.
 
-    Streams of acknowledgements send too small a share. If no flow sends, all matter.
+    Streams of acknowledgements send less. If no flow sends, all flows are returned.
     """
     certain = [link_flow.flow for link_flow in flows if link_flow.certain]
     total = sum(flow.rate_bps for flow in certain)
@@ -438,7 +440,7 @@ def weighty_flows(flows: Iterable[FlowOnLink], min_share: float = LISTED_SHARE) 
 
 
 def time_weight(link: LinkWindow, flows: list[FlowOnLink], *, all_hosts_report: bool) -> float:
-    """Return the weight of time towards opening a window, given the flows reported on the link."""
+    """Return the factor on the time that counts towards opening a window, given the link's reported flows."""
     one_sender = len({flow.nic for flow in weighty_flows(flows, NOTABLE_SHARE)}) == 1
     if not link.rate_bps or not all_hosts_report:  # unreported flows may send as well
         return DOUBTED_WEIGHT if one_sender and link.place.receiver is not None else 1.0

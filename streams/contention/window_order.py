@@ -1,7 +1,7 @@
 """Decides which windows of queues are new: windows follow each other in fabric time.
 
 A window far from the last one is accepted only if another window follows it. Otherwise one absurd record
-would hide all later records until its time has come.
+would make all later records seem old until fabric time reaches that record's time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from streams.runtime.units import NS_PER_S
 
 
 class WindowOrder:
-    """The order of one shard's windows of queues."""
+    """Accepts one shard's windows of queues only in the order of fabric time."""
 
     BACK_NS: Final = 60 * NS_PER_S
     """Largest distance of an earlier window that counts as published again, by a new owner of the queues."""
@@ -25,7 +25,7 @@ class WindowOrder:
         """End of the last window that was far from its predecessor."""
 
     def accepts(self, start_ns: int, end_ns: int) -> bool:
-        """Return whether a window, or the next part of one, is new. Call `end_window` after one."""
+        """Return whether a window, or its next part, is new. Call `end_window` after each accepted window."""
         if self.follows(start_ns):
             return True
         if -self.BACK_NS < start_ns - self.end_ns < 0:
@@ -40,5 +40,5 @@ class WindowOrder:
         return not self.end_ns or 0 <= start_ns - self.end_ns < GAP_NS
 
     def end_window(self, end_ns: int) -> None:
-        """Note the end of an accepted window."""
+        """Set the time, ns, at which the last accepted window ended."""
         self.end_ns, self._doubtful_end_ns = end_ns, 0

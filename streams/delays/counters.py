@@ -16,13 +16,13 @@ MISSING_KEPT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class JumpLimit:
-    """Limit up to which a clock's change against the system clock between two flushes is no jump."""
+    """Limit of a clock's change against the system clock between two flushes; a larger change is a jump."""
 
     floor_ns: float
     rate_ppm: float
 
     def exceeded(self, step_ns: float, elapsed_ns: float) -> bool:
-        """Return whether a change of (clock - system) by `step_ns` within `elapsed_ns` is a jump."""
+        """Return whether (clock - system) changing by `step_ns` within `elapsed_ns` is a jump."""
         return abs(step_ns) > self.floor_ns + self.rate_ppm * 1e-6 * abs(elapsed_ns)
 
 
@@ -38,7 +38,7 @@ class NicState:
 
     @classmethod
     def of(cls, nic_window: NicWindow) -> NicState:
-        """Return the state that an element of `ClockFits.nics` holds."""
+        """Build the state from an element of `ClockFits.nics`."""
         return cls(
             nic_window["run"], nic_window["last_batch"], nic_window["clock_ns"], nic_window["system_ns"]
         )
@@ -46,7 +46,7 @@ class NicState:
 
 @dataclass(slots=True)
 class NicCounters:
-    """One prober's counters in one window."""
+    """Counts one prober's batches, gaps, restarts and clock jumps in one window."""
 
     nic: str
     state: NicState | None
@@ -64,7 +64,7 @@ class NicCounters:
             self._reads.append((self.state.clock_ns, self.state.system_ns))
 
     def take(self, run: int, batch: int, clock_ns: int, system_ns: int, lost: int, append_ns: int) -> bool:
-        """Count one batch. Returns False for a duplicate, which a producer's retry may cause."""
+        """Count one batch. Return False for a duplicate, which a producer's retry may cause."""
         state = self.state
         if state is None or run != state.run:
             self.restarts += state is not None
@@ -89,7 +89,7 @@ class NicCounters:
         return True
 
     def _count_gap(self, state: NicState, batch: int) -> None:
-        """Count the batches between the last one and `batch` as missing."""
+        """Count the batch numbers between the prober's last batch and `batch` as missing."""
         gap = range(state.batch + 1, batch)
         self.lost_batches += len(gap)
         state.missing.update(gap[:MISSING_KEPT])
@@ -97,10 +97,10 @@ class NicCounters:
             state.missing.remove(min(state.missing))
 
     def clock_jump_ns(self, limit: JumpLimit) -> int:
-        """Return the clock's largest lasting step against the system's, ns; 0 if none exceeds `limit`.
+        """Return the clock's largest lasting step against the system clock, ns; 0 if within `limit`.
 
-        A single odd reading, of a process paused between the clocks, ends with the next flush. So each
-        reading is first replaced by the median of itself and its two neighbours, which keeps steps.
+        A single odd reading, of a process paused between reading both clocks, ends with the next flush. Each
+        reading is replaced first by the median of itself and its two neighbours, which keeps steps.
         """
         ahead = [clock - system for clock, system in self._reads]
         if not ahead or max(ahead) - min(ahead) <= limit.floor_ns:

@@ -21,7 +21,7 @@ Rejected = tuple[int, BadBatch | codec.BadRecord]
 def decode_messages(
     messages: Sequence[Message], registry: codec.Registry | None = None
 ) -> tuple[ProbeBatches, list[Rejected]]:
-    """Return the batches of the messages, by index, and the invalid messages."""
+    """Decode the probe batches of all valid messages, by message index; also return the invalid messages."""
     header = codec.header(PROBES.record, registry)
     size = len(header)
     rejected: list[Rejected] = []
@@ -42,7 +42,7 @@ def decode_messages(
 
 
 def _in_our_schema(value: bytes, registry: codec.Registry | None) -> tuple[bytes, int]:
-    """Return a message converted to the present schema, and its body's offset. Raises BadRecord."""
+    """Convert a message to the present schema; return it and its body's offset. Raises BadRecord."""
     try:
         return value, codec.body_start(value, PROBES.record, registry)
     except codec.BadRecord:

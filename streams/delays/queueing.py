@@ -45,7 +45,7 @@ FORGET_NS: Final = 600_000_000_000
 
 @dataclass(slots=True)
 class _Prober:
-    """The state of a prober, from its batches. Times are in ns."""
+    """Flush and append time of one prober's newest batch, and its longest recent round trip, in ns."""
 
     flushed_ns: int = 0
     """Fabric time of the newest batch's flush."""
@@ -59,7 +59,7 @@ class _Prober:
     """Fabric time of the last batch's flush, if it was far from the previous one."""
 
     def confirms(self, flush_ns: int) -> bool:
-        """Return whether a flush is near the last one. Only two distant flushes in sequence prove a step."""
+        """Return whether a flush is near the last flush; two distant flushes in sequence prove a step."""
         away_ns = min(abs(flush_ns - known_ns) for known_ns in (self.flushed_ns, self.unconfirmed_ns))
         self.unconfirmed_ns = flush_ns if away_ns > MAX_AWAY_NS else 0
         return away_ns <= MAX_AWAY_NS
@@ -79,12 +79,12 @@ class SourceQueueing:
 
     @property
     def waiting(self) -> bool:
-        """Return whether samples wait, so that `take` has records."""
+        """Return whether there are samples for the next `take`."""
         return self._first is not None
 
     @property
     def first_offset(self) -> int | None:
-        """Offset of the first waiting message; None if none waits."""
+        """Offset of the first message whose samples wait for `take`; None if none waits."""
         return self._first
 
     def set_slot_ns(self, slot_ns: int) -> None:
@@ -92,7 +92,7 @@ class SourceQueueing:
         self._reducer.slot_ns = slot_ns
 
     def recover(self, records: Iterable[PathQueueing]) -> None:
-        """Learn the delay floors from the previous owner's newest records; skip records that do not fit."""
+        """Load the paths' delay floors from the previous owner's newest records; skip unfit records."""
         for record in records:
             if record["source"] != self.source:
                 continue
@@ -122,20 +122,20 @@ class SourceQueueing:
                 )
 
     def learn(self, fits: Mapping[str, PairFits]) -> None:
-        """Learn the timestamp noise of each pair from a window's fits. `fits`: prober to `PairFits`."""
+        """Set the timestamp noise of each pair from one window's fits, given by prober."""
         for nic, pair_fits in fits.items():
             for peer, noise_ns in zip(pair_fits.peers, pair_fits.noise_ns.tolist(), strict=True):
                 self._reducer.set_noise(nic, peer, noise_ns)
 
     def add(self, batch: ProbeColumns, append_ns: int, offset: int, models: Mapping[str, ClockLine]) -> None:
-        """Add one probe batch with its append time, ns, and offset."""
+        """Add the samples of one probe batch, which the log appended at `append_ns` under `offset`."""
         message = Message(append_ns, PROBES.name, 0, offset, None, b"")
         self.add_messages([message], batches_of([batch]), models)
 
     def add_messages(
         self, messages: Sequence[Message], batches: ProbeBatches, models: Mapping[str, ClockLine]
     ) -> None:
-        """Add the next messages, in order of their offsets, with the batch of each; skip rejected ones."""
+        """Add the samples of the next messages, in order of their offsets; skip rejected messages."""
         plausible = [
             number
             for number, message in enumerate(messages)
@@ -146,7 +146,7 @@ class SourceQueueing:
     def _observe(
         self, message: Message, batches: ProbeBatches, number: int, models: Mapping[str, ClockLine]
     ) -> bool:
-        """Update the state of the message's prober; return whether the samples can be used."""
+        """Update the prober of message `number`; return whether the message's samples can be used."""
         head = batches.head(number)
         if head is None:
             return False
@@ -173,7 +173,7 @@ class SourceQueueing:
         return True
 
     def _step_back(self, append_ns: int) -> None:
-        """Limit all times at which probers were seen to `append_ns`, because log time stepped back."""
+        """Lower later times at which probers were seen to `append_ns`, because log time stepped back."""
         self._newest_ns = append_ns
         self._forgot_ns = min(self._forgot_ns, append_ns)
         for prober in self._probers.values():
@@ -181,9 +181,9 @@ class SourceQueueing:
             prober.longest_at_ns = min(prober.longest_at_ns, append_ns)
 
     def take(self, members: Mapping[str, Member]) -> list[PathQueueing]:
-        """Return the records of all samples since the last call.
+        """Return records of all samples since the last call.
 
-        There is at least one record per shard, but none if there were no batches. `members` contains every
+        Each shard gets at least one record, but there are none without batches. `members` contains every
         prober of the source.
         """
         if self._first is None:
@@ -206,7 +206,7 @@ class SourceQueueing:
     def _rows_of_shard(
         self, columns: QueueingColumns, members: Mapping[str, Member]
     ) -> dict[str, Sequence[int]]:
-        """Return the rows of each shard, by shard name."""
+        """Return, by shard name, the indices of the rows whose prober belongs to that shard."""
         probers = columns.prober.tolist()
         shard_of = {number: members[self._reducer.nics[number]].shard for number in set(probers)}
         if len(set(shard_of.values())) == 1:
@@ -219,7 +219,7 @@ class SourceQueueing:
     def _record(
         self, columns: QueueingColumns, shard: str, part: int, parts: int, complete_ns: int
     ) -> PathQueueing:
-        """Return a record whose columns are arrays."""
+        """Return part `part` of `parts` of a shard's record, with the given columns as arrays."""
         nic, peer, nics = self._reducer.table(columns.prober, columns.peer)
         return {
             "shard": shard,
@@ -266,7 +266,7 @@ class SourceQueueing:
 
 
 def _cut(rows: Sequence[int], cells: Sequence[int]) -> list[Sequence[int]]:
-    """Cut rows into parts of at most MAX_ELEMENTS rows and about MAX_CELLS cells.
+    """Split row numbers into parts of at most MAX_ELEMENTS rows and about MAX_CELLS cells.
 
     `cells`: number of cells of each row, for the rows of all shards.
     """

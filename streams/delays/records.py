@@ -26,7 +26,7 @@ STATES: Final = tuple(ClockSync)
 
 
 class _Counts(TypedDict):
-    """Fields of `ClockFits` that count a window's messages, batches and samples."""
+    """Fields of `ClockFits` with a window's numbers of messages, batches and samples."""
 
     lag_messages: int
     messages: int
@@ -49,7 +49,7 @@ NO_COUNTS: Final[_Counts] = {
 
 @dataclass(slots=True)
 class Fitted:
-    """A closed window with its fits, `PairFits` by prober."""
+    """A closed window with the fits of its pairs, as one `PairFits` per prober."""
 
     window: ClosedWindow
     fits: dict[str, PairFits]
@@ -71,7 +71,7 @@ def clock_fits(
     """Return the window's `ClockFits`, in parts: at least one for each of `shards`.
 
     `members` contains every prober of the window, `shards` every shard that may wait for this source. Only
-    part 0 of a shard has counts, so that the sum over parts is right. Rejected messages without a NIC count
+    part 0 of a shard has counts, so that their sum over parts is right. Rejected messages without a NIC count
     in the first shard.
     """
     by_shard: dict[str, list[str]] = {shard: [] for shard in shards}
@@ -107,7 +107,7 @@ def clock_fits(
 def _window_counts(
     window: ClosedWindow, lag_messages: int, entries: Sequence[NicWindow], *, first_shard: bool
 ) -> _Counts:
-    """Return the counts for part 0 of a shard; messages are counted only in the first shard."""
+    """Return the counts for part 0 of a shard; count messages only if `first_shard`."""
     return {
         "lag_messages": lag_messages,
         "messages": window.cut.messages if first_shard else 0,

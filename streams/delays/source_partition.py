@@ -1,4 +1,4 @@
-"""Sorts the messages of one source partition into closed windows of samples."""
+"""Collects the messages of one source partition into windows of samples, and closes the windows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class NicSamples:
 
 @dataclass(slots=True)
 class ClosedWindow:
-    """A window that is ready for publication. `offsets`: offsets of its messages, to be acknowledged
-    afterwards."""
+    """A closed window of one source, ready for publication. `offsets`: its messages' offsets, to be
+    acknowledged after publication.
+    """
 
     source: str
     cut: Cut
@@ -34,7 +35,7 @@ class ClosedWindow:
 
     @property
     def samples(self) -> int:
-        """Number of samples of all probers."""
+        """Number of samples in the window, summed over all probers."""
         return sum(nic.samples.samples for nic in self.nics.values())
 
 
@@ -57,12 +58,12 @@ class Source:
 
     @property
     def open_window(self) -> int | None:
-        """Number of the open window; None before the first."""
+        """Number of the window that is open now; None before the first message."""
         return self._cutter.open_window
 
     @property
     def first_open_offset(self) -> int | None:
-        """First offset of the open window; None while the window is empty."""
+        """Offset of the open window's first message; None while the window is empty."""
         return self._filling.offsets[0] if self._filling.offsets else None
 
     def add_messages(self, messages: Sequence[Message], batches: ProbeBatches) -> list[ClosedWindow]:
@@ -87,11 +88,11 @@ class Source:
         return closed
 
     def tick(self, log_now_ns: int, quiet_ns: int, caught_up: bool) -> list[ClosedWindow]:
-        """Return the windows that close because the source is silent, see `WindowCutter.tick`."""
+        """Return the windows that close because the source is silent; arguments as in `WindowCutter.tick`."""
         return self._close(self._cutter.tick(log_now_ns, quiet_ns, caught_up))
 
     def _fill(self, messages: Sequence[Message], batches: ProbeBatches, begin: int, end: int) -> None:
-        """Add messages [begin, end) to the open window."""
+        """Add messages with the indices from `begin` to `end` - 1 to the open window."""
         window = self._filling
         for number in range(begin, end):
             message = messages[number]

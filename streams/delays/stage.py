@@ -1,8 +1,8 @@
-"""The delay stage: fits probe samples and reduces them to path delays, by source partition.
+"""Holds the delay stage: it fits probe samples and reduces them to path delays, by source partition.
 
-For each partition of `fabric.probes` and window it publishes `ClockFits`, then `PathDelays` for each NIC, and
-path queueing many times a second. A new owner reads the messages of unpublished windows again and cuts
-windows by the published offset ranges.
+For each partition of `fabric.probes` and window the stage publishes `ClockFits`, then `PathDelays` for each
+NIC, and path queueing many times a second. A new owner reads the messages of unpublished windows again and
+cuts windows by the published offset ranges.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MIN_TAIL_PARTITIONS: Final = 8
 
 
 class _Members(dict[str, Member]):
-    """Maps NIC to member; a NIC that the inventory lacks is added when looked up."""
+    """Maps NIC name to `Member`; a NIC that the inventory lacks gets an entry at its first lookup."""
 
     def __init__(self, inventory: Inventory) -> None:
         super().__init__()
@@ -82,9 +82,9 @@ class _Window:
 def continued_from(
     records: Iterable[ClockFits], source: str, position: int | None
 ) -> tuple[list[Range], dict[str, NicState]]:
-    """Return the past from which a new owner of `source` continues, given its fits in the log's order.
+    """Return the published offset ranges and prober states from which a new owner of `source` continues.
 
-    It has the published offset ranges and probers' states at `position`, the first offset to read.
+    `records` are its fits in the log's order. The states are those at `position`, the first offset to read.
     """
     ranges: dict[Range, None] = {}
     states: dict[str, tuple[int, NicState]] = {}
@@ -103,7 +103,7 @@ def continued_from(
 
 
 class DelayOperator(Operator):
-    """Processes the messages of one source partition."""
+    """Computes clock fits, path delays and path queueing from the messages of one source partition."""
 
     def __init__(self, owner: Owner, partition: int, tables: FabricTables) -> None:
         super().__init__()
@@ -126,19 +126,19 @@ class DelayOperator(Operator):
         """Log time at which path queueing is due; None if no samples wait."""
 
     def restore(self, past: Past, tables: FabricTables) -> None:
-        """Restore the source from published fits, and the delay floors from published queueing."""
+        """Restore the source's windows from published fits, and delay floors from published queueing."""
         records = records_of(past, CLOCK_FITS, self._registry)
         ranges, states = continued_from(records, self._name, self._committed)
         self._source = Source(self._name, self._window_ns, self._silence_ns, ranges, states)
         self._queueing.recover(records_of(past, PATH_QUEUEING, self._registry))
 
     def _slot_ns(self, tables: FabricTables) -> int:
-        """Return the slot length of `PathQueueing`, ns: from the settings, else from the fastest rate."""
+        """Return the slot length of `PathQueueing`, ns, from the settings, else from the fastest link."""
         slot_us = self._settings.queue_slot_us
         return (slot_ns_of(tables.fastest_bps()) if slot_us is None else slot_us * 1000) // SUB_SLOTS
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Add messages to the open window and to path queueing."""
+        """Add the samples of messages to the open window and to path queueing."""
         newest_ns = messages[-1].append_ns
         if newest_ns < self._newest_ns - STEP_NS:
             self._step_back(newest_ns)
@@ -167,21 +167,21 @@ class DelayOperator(Operator):
                 log.info("delays: %s: %d duplicate batches", window.source, window.duplicates)
 
     def due_ns(self) -> int:
-        """Return the log time at which a window or path queueing is due, or silence may close a window."""
+        """Return the log time, ns, at which records are due or silence may close a window."""
         if self._windows:
             return 0
         silent_ns = self._silent_ns()
         return silent_ns if self._queueing_ns is None else min(silent_ns, self._queueing_ns)
 
     def _silent_ns(self) -> int:
-        """Return the log time at which silence may next close a window."""
+        """Return the log time, ns, at which silence of the source may next close a window."""
         window, silent_ns = self._source.open_window, self._newest_ns + self._silence_ns
         if window is not None:
             silent_ns = max(silent_ns, (window + 1) * self._window_ns + self._silence_ns)
         return max(silent_ns, self._checked_ns + CHECK_NS)
 
     def advance(self, moment: Moment, tables: FabricTables) -> Sequence[Output] | Work:
-        """Publish path queueing that is due; else the fits of closed windows, and after them their delays.
+        """Publish path queueing if it is due, else fits of closed windows, else the windows' path delays.
 
         The solver waits for fits, so the fits of all partitions come before any delays.
         """
@@ -201,7 +201,7 @@ class DelayOperator(Operator):
         return self._delays(self._windows.popleft().closed, tables) if self._windows else ()
 
     def _step_back(self, log_ns: int) -> None:
-        """Move planned times back after a step back of the log's clock; else they come too late."""
+        """Move planned publication times back with the log's clock, so that they do not come too late."""
         self._checked_ns = 0
         self._newest_ns = min(self._newest_ns, log_ns - self._silence_ns)
         if self._queueing_ns is not None:
@@ -238,7 +238,7 @@ class DelayOperator(Operator):
         return fit
 
     def _unread(self) -> int:
-        """Return the number of unread messages in the source's partition; -1 if unknown."""
+        """Return the number of messages that wait in the source partition; -1 if unknown."""
         if self.end_offset is None or self._next_offset is None:
             return -1
         return max(0, self.end_offset - self._next_offset)
@@ -275,7 +275,7 @@ class DelayOperator(Operator):
         return reduce
 
     def needed_from(self) -> int:
-        """Return the first offset of the windows that are not yet published."""
+        """Return the offset of the first message of the windows that are not yet published."""
         for window in self._windows:
             if window.closed.offsets:
                 return window.closed.offsets[0]
@@ -295,11 +295,11 @@ class DelayStage(Stage):
     reject_reader = "map"
 
     def restores(self, tables: FabricTables, partition_count: int) -> Sequence[Restore]:
-        """Return what a new owner restores: the newest fits of all sources and the newest path queueing."""
+        """Return the topics to read first: the newest fits of all sources and the newest path queueing."""
         shards = max(1, len(tables.inventory.shards()))
         fits = TAIL_WINDOWS * max(MIN_TAIL_PARTITIONS, partition_count) * shards
         return Restore(CLOCK_FITS, tail(fits)), Restore(PATH_QUEUEING, tail(TAIL_QUEUEING))
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> DelayOperator:
-        """Return the operator of a partition."""
+        """Return the operator that processes one source partition."""
         return DelayOperator(owner, partition, tables)

@@ -1,6 +1,6 @@
 """Assigns the messages of one source partition to windows, and decides when a window closes.
 
-Given the offset ranges of published windows, a replay cuts the same windows regardless of timing.
+Given the offset ranges of published windows, a new owner cuts the same windows regardless of timing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ step back. A window that silence closed may be ahead of messages that the reader
 
 @dataclass(frozen=True, slots=True, order=True)
 class Range:
-    """A published window of a source: offsets [first, next), both -1 if it was empty."""
+    """Offsets of a published window's messages: first, and next after the last; both -1 if it was empty."""
 
     window: int
     first_offset: int
@@ -30,7 +30,7 @@ class Range:
 
 @dataclass(slots=True)
 class Cut:
-    """One closed window of a source."""
+    """A closed window of a source, with the offsets of its messages."""
 
     window: int
     first_offset: int = NONE
@@ -40,13 +40,13 @@ class Cut:
 
     @property
     def range(self) -> Range:
-        """Offset range of the window."""
+        """Offsets of the window's messages, as published."""
         return Range(self.window, self.first_offset, self.next_offset)
 
 
 @dataclass(slots=True)
 class Placement:
-    """A message's window, with the windows that close before and after the message enters it."""
+    """The window of a message, with the windows that close before and after the message is added."""
 
     window: int
     late: bool
@@ -59,17 +59,18 @@ class WindowCutter:
 
     A window closes when a message of a later window arrives. It also closes when the log's clock is
     `silence_ns` past its end, if the source has been silent as long. Messages for a closed window count as
-    late and enter the open one.
+    late and enter the open window.
 
     Messages with offsets in `published_ranges` are read again: an earlier owner published their windows in
     this order. They go to their window, which closes at its range's end. Messages with offsets before a known
     range that are in no window were lost with their window, when the log refused its record and accepted the
-    next one. They form a window of their own.
+    next record. These messages form a window of their own.
 
-    A message within the ranges that is later than all their windows shows that the topic was deleted and made
-    again: its offsets begin anew, and the ranges are those of the former topic.
+    A message within the ranges that is later than all their windows shows that the topic was deleted and
+    recreated: its offsets begin anew, and the ranges are those of the former topic.
 
-    If append time steps back, the open window closes, the next has the new time. Window numbers may recur.
+    If append time steps back, the open window closes and the next window has the new time. Window numbers may
+    recur.
     """
 
     def __init__(self, window_ns: int, silence_ns: int, published_ranges: Iterable[Range] = ()) -> None:
@@ -88,11 +89,11 @@ class WindowCutter:
 
     @property
     def open_window(self) -> int | None:
-        """The window that the next new message would enter; None before the first message."""
+        """Number of the window that the next new message would enter; None before the first message."""
         return None if self._open is None else self._open.window
 
     def place_within(self, messages: Sequence[Message], begin: int) -> int:
-        """Place the messages from index `begin` on that enter the open window without closing a window.
+        """Add messages from index `begin` on, as long as they enter the open window without closing it.
 
         Return the index of the first message that must be passed to `place`.
         """
@@ -118,7 +119,7 @@ class WindowCutter:
         return end
 
     def place(self, append_ns: int, offset: int) -> Placement:
-        """Return the window of a message. Successive calls must have ascending offsets."""
+        """Add one message; return its window and the windows that it closes. Offsets must ascend."""
         natural = append_ns // self.window_ns
         stepped_back = self._steps_back(append_ns)
         self._last_append_ns = append_ns
@@ -196,21 +197,21 @@ class WindowCutter:
         return self._known[0]
 
     def _unused(self, natural: int) -> int:
-        """Return the number for a lost window: its own, or the next one if its own was published."""
+        """Return the number for a lost window: `natural`, or the next number if `natural` was published."""
         if natural in self._numbers and self._last_closed is not None:
             natural = self._last_closed = max(self._last_closed, *self._numbers) + 1
         self._numbers.add(natural)
         return natural
 
     def _end_replay(self, past_range: Range | None) -> list[Cut]:
-        """Close the replayed window if its range ended without its last offset, which retention removed."""
+        """Close the replayed window if retention has removed the last message of its range."""
         if self._replaying is None or self._replaying == past_range or self._open is None:
             return []
         cut, self._open, self._replaying = self._open, None, None
         return [cut]
 
     def _advance(self, window: int) -> list[Cut]:
-        """Close the open window if it is before `window`, and the empty windows between; open `window`."""
+        """Close the open window and empty windows up to `window`, open `window`; return closed windows."""
         earliest = 0 if self._last_closed is None else self._last_closed + 1
         target = max(window, earliest)
         closed: list[Cut] = []

@@ -1,1 +1,1 @@
-"""Writes records to ClickHouse."""
+"""Writes the pipeline's records to the tables of ClickHouse."""

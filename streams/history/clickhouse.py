@@ -1,7 +1,7 @@
 """A ClickHouse client for the sink: creates tables, inserts blocks, and distinguishes failures.
 
 Each Arrow table is inserted with a deduplication token. Failures raise `Unavailable` (retry) or `Refused`
-(the block will never be accepted). Blocking; one thread at a time uses an instance.
+(the block will never be accepted). Calls block, and only one thread at a time may use an instance.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ TOO_LARGE: Final = re.compile(r"\b(status|code) 413\b|(Entity|Payload|Content) T
 
 
 class Unavailable(OSError):
-    """Raised if ClickHouse cannot accept the block now."""
+    """Raised if ClickHouse cannot accept a block now but may accept it later."""
 
 
 class Refused(BadRecord):
-    """Raised if ClickHouse will never accept this block."""
+    """Raised if ClickHouse will never accept a block, because of its content."""
 
 
 class TableSetup:
     """Creates the tables, once for all writers of a process: before the first insert, and after a failure.
 
-    Only statements that change something are sent: sixty from every writer took half a minute.
+    Only statements that change something are sent: sixty statements from every writer took half a minute.
     """
 
     def __init__(self, settings: HistorySinkSettings) -> None:
@@ -63,7 +63,7 @@ class TableSetup:
         self._done = False
 
     def ensure(self, client: Any) -> None:
-        """Create missing tables and columns, and set the retention. Concurrent callers wait."""
+        """Create missing tables and columns, and set the retention. Concurrent callers wait for the first."""
         with self._lock:
             if self._done:
                 return
@@ -74,7 +74,7 @@ class TableSetup:
             LOG.info("history at %s: tables are there", self._settings.url)
 
     def forget(self) -> None:
-        """Make the next connection set up the tables again: a failed server may return without its data."""
+        """Set up the tables again at the next connection: a failed server may restart without its data."""
         with self._lock:
             self._done = False
 
@@ -95,7 +95,7 @@ class Writer:
         """Token of the last block whose body ended early, and how often."""
 
     def insert(self, table: str, rows: pa.Table, token: str) -> None:
-        """Insert and store `rows`; a block that is too large is halved. Raises Unavailable or Refused."""
+        """Insert `rows`; split a block that is too large in half. Raises Unavailable or Refused."""
         block = _block_of(rows)
         is_small = self._max_bytes is None or len(block) <= self._max_bytes or rows.num_rows == 1
         if is_small and self._insert_block(table, rows, block, token):
@@ -105,7 +105,7 @@ class Writer:
         self.insert(table, rows.slice(middle), f"{token}/1")
 
     def _insert_block(self, table: str, rows: pa.Table, block: bytes, token: str) -> bool:
-        """Insert a block; return False if it is too large as a whole. Raises Unavailable or Refused."""
+        """Insert a block; return False if the server finds it too large. Raises Unavailable or Refused."""
         from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
         try:
@@ -130,7 +130,7 @@ class Writer:
         return True
 
     def _note_too_large(self, table: str, rows: pa.Table, block: bytes, error: Exception) -> bool:
-        """Note the size of a block refused as too large; return False. Raises Refused for a single row."""
+        """Store the size of a block that is too large; return False. Raises Refused for a single row."""
         if rows.num_rows <= 1:
             hint = "raise the proxy's limit of bodies (nginx: client_max_body_size)"
             raise Refused("OTHER", f"{table}: a row of {len(block)} bytes is too large: {hint}") from error
@@ -144,14 +144,14 @@ class Writer:
         return False
 
     def _may_be_cut(self, code: int, token: str) -> bool:
-        """Return whether a refused body may have been cut in transit: True at most `CUT_RETRIES` times."""
+        """Return whether a refused body may have been truncated in transit, at most `CUT_RETRIES` times."""
         if code != CUT_BODY:
             return False
         self._cut = (token, self._cut[1] + 1 if self._cut[0] == token else 1)
         return self._cut[1] <= CUT_RETRIES
 
     def close(self) -> None:
-        """Close the connection; the next insert opens another."""
+        """Close the connection; the next insert opens a new one."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -188,7 +188,7 @@ class Writer:
 
 
 class ReportingStore:
-    """Inserts a topic's rows, and reports to the service manager whether that succeeds."""
+    """Inserts rows of one topic, and reports to the service manager whether the inserts succeed."""
 
     def __init__(self, topic: Topic, writer: Writer, status: StoreStatus) -> None:
         self._topic, self._writer, self._status = topic.name, writer, status
@@ -211,7 +211,7 @@ class ReportingStore:
 
 
 def stores_of(settings: HistorySinkSettings) -> Iterator[tuple[Topic, ReportingStore]]:
-    """Yield the topics that history stores, each with its store."""
+    """Yield each topic that the history stores, with the store that inserts its rows."""
     status = StoreStatus(settings.url, ServiceNotifier().notify)
     setup = TableSetup(settings)
     for topic in TOPICS:
@@ -219,7 +219,7 @@ def stores_of(settings: HistorySinkSettings) -> Iterator[tuple[Topic, ReportingS
 
 
 def _block_of(rows: pa.Table) -> bytes:
-    """Return rows as a body in Arrow's stream format, in one batch."""
+    """Encode rows in Arrow's stream format, as one batch: the body of an insert request."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows, max_chunksize=max(1, rows.num_rows))

@@ -1,7 +1,7 @@
 """Reduces a process's record to one row per NIC: the delay of its queue pairs' data, and its counters.
 
 Rows for single queue pairs would be thousands a second; a row per NIC shows when and where data was slow. The
-log keeps the single queue pairs for a day.
+log keeps the values of single queue pairs for a day.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def nic_profiles(record: CollectiveBatch) -> list[dict[str, Any]]:
 
 
 def _delays(pairs: Sequence[QueuePairDelay]) -> dict[str, Any]:
-    """Return the mean delay of all chunks, and the tail delays of the slowest queue pair."""
+    """Return the mean delay of all data chunks of a NIC, and the tail delays of its slowest queue pair."""
     chunks = sum(pair["count"] for pair in pairs)
     total_ns = sum(pair["count"] * pair["mean_ns"] for pair in pairs)
     return {

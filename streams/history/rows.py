@@ -34,9 +34,9 @@ Record = Mapping[str, Any]
 
 
 def rows_of(topic: str, messages: Sequence[Message]) -> dict[str, pa.Table]:
-    """Return the rows of `messages` by table; tables without rows are left out.
+    """Convert `messages` to rows, by ClickHouse table; tables without rows are left out.
 
-    The messages must be decoded; one without a record is a tombstone, whose key identifies it.
+    The messages must be decoded. A message without a record is a tombstone, whose key identifies its row.
 
     Raises KeyError for a topic that history does not store, BadRecord for values that no column can store.
     """
@@ -49,7 +49,7 @@ def rows_of(topic: str, messages: Sequence[Message]) -> dict[str, pa.Table]:
 
 
 def _newest(topic: str, messages: Sequence[Message]) -> Iterable[Message]:
-    """Return the last message of each identity, in log order."""
+    """Return only the last message of each record identity, in log order."""
     latest: dict[Any, Message] = {}
     for message in messages:
         record = message.record
@@ -90,7 +90,7 @@ def _block(table: tables.Table, records: Sequence[Record]) -> pa.Table:
 
 
 def _values(column: Column, sources: Sequence[Record]) -> list[Any]:
-    """Return a column's values, one per row, converted to types that Arrow accepts."""
+    """Return a column's values, one per source record, converted to types that Arrow accepts."""
     name, *rest = column.path
     values = [source[name] for source in sources]
     if column.kind == "time" and name != APPEND_TIME:
@@ -168,7 +168,7 @@ def _diagnosis(record: Diagnosis) -> Record:
 
 
 def _collectives(record: CollectiveBatch) -> Record:
-    """Return the record with its summaries and NIC profiles. The log alone stores operations, for a day."""
+    """Return the record with summaries and NIC profiles instead of operations, which only the log stores."""
     communicators = record["communicators"]
     if any(summary["communicator"] >= len(communicators) for summary in record["summaries"]):
         raise BadRecord("MALFORMED", "summaries: a communicator is not among the record's communicators")

@@ -1,4 +1,4 @@
-"""The history sink: converts topics to rows for ClickHouse, stored at least once and without duplicates.
+"""Holds the history sink: it converts topics to rows for ClickHouse, stored at least once, no row twice.
 
 A deduplication token names each batch. If the answer to an insert is lost, the batch is sent again with the
 same token, and the server drops the duplicate. A batch that is cut differently after a crash has another
@@ -25,7 +25,7 @@ TOKEN_BYTES: Final = 12
 
 
 class HistoryOperator(Operator):
-    """Collects messages of one topic; each advance converts them to rows."""
+    """Collects messages of one topic in a batch; each advance converts the batch to rows."""
 
     def __init__(self, topic: Topic, owner: Owner) -> None:
         super().__init__()
@@ -43,19 +43,19 @@ class HistoryOperator(Operator):
         self._size_bytes += sum(len(message.value or b"") for message in messages)
 
     def due_ns(self) -> int:
-        """Return the log time at which the batch is old enough to be stored; 0 if it is full."""
+        """Return the log time, ns, at which the batch is old enough to be stored; 0 if it is full."""
         limits, count = self._settings, len(self._messages)
         if self._size_bytes >= limits.batch_bytes or count >= limits.batch_messages:
             return 0
         return self._since_ns + limits.batch_ms * NS_PER_MS if count else NEVER_NS
 
     def advance(self, moment: Moment, tables: FabricTables) -> Work:
-        """Return the work that converts the batch to rows, and start a new batch."""
+        """Start a new batch; return the work that converts the previous batch to rows."""
         messages, self._messages, self._size_bytes = self._messages, [], 0
         return partial(self._rows_of, messages)
 
     def _rows_of(self, messages: Sequence[Message]) -> Sequence[Output]:
-        """Return the rows of decodable messages. Raises BadRecord for values that no column can store."""
+        """Convert decodable messages to rows. Raises BadRecord for values that no column can store."""
         readable: list[Message] = []
         for message in messages:
             try:
@@ -72,7 +72,7 @@ class HistoryOperator(Operator):
 
 
 class HistoryStage(Stage):
-    """Stores one topic in the history."""
+    """Stores the records of one topic in ClickHouse."""
 
     outputs = ()
     per_partition = False
@@ -83,7 +83,7 @@ class HistoryStage(Stage):
         self.store = store
 
     def make(self, owner: Owner, partition: int, tables: FabricTables) -> HistoryOperator:
-        """Return the operator of all partitions of an owner."""
+        """Return the operator that stores all partitions of one owner."""
         return HistoryOperator(self.owner, owner)
 
 

@@ -1,7 +1,7 @@
-"""Reports to the service manager whether the history accepts the rows of the sink's topics.
+"""Reports to the service manager whether ClickHouse accepts the rows of the sink's topics.
 
-A history that does not answer, or is full, is reported as a fault of the sink (`X_FAULT`) until all topics
-can be inserted again. The status includes the number of rows.
+A server that does not answer, or is full, is reported as a fault of the sink (`X_FAULT`) until all topics can
+be inserted again. The status includes the number of rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_ERROR: Final = 200
 
 
 class StoreStatus:
-    """The insert status of all topics of one sink. `notify` takes lines of the service manager's protocol."""
+    """The insert status of all topics of one sink. `notify` sends a line to the service manager."""
 
     def __init__(
         self, url: str, notify: Callable[[str], None], clock_s: Callable[[], float] = time.monotonic
@@ -33,7 +33,7 @@ class StoreStatus:
         self._report(is_due=True)
 
     def stored(self, topic: str, rows: int) -> None:
-        """Note that rows of a topic were inserted."""
+        """Record that `rows` rows of a topic were inserted, which ends the topic's failure."""
         with self._lock:
             self._rows += rows
             self._end_wait(topic)
