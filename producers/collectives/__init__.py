@@ -1,1 +1,1 @@
-"""Reports the operations of jobs on a host, as the profilers of NCCL, RCCL and MPI record them."""
+"""Reports the collective operations of jobs on a host, as the profilers of NCCL, RCCL and MPI record them."""

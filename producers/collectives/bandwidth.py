@@ -1,4 +1,4 @@
-"""Bus bandwidth as defined by nccl-tests: comparable with a link's rate, whatever the number of ranks.
+"""Computes bus bandwidth as nccl-tests define it: comparable with a link's rate for any number of ranks.
 
 An operation's `bytes`, S, are the rank's own message: its contribution, or its part of the root's data. For
 reduce-scatter and all-to-all, the profilers of NCCL and RCCL count the part of one rank instead, P = S / n.
@@ -28,7 +28,7 @@ _COUNT_PARTS: Final = (CollectiveSource.NCCL, CollectiveSource.RCCL)
 def bus_bps(
     function: CollectiveFunction, source: CollectiveSource, ranks: int, size_bytes: int, busy_ns: int
 ) -> float | None:
-    """Return the bus bandwidth in bit/s; None for functions without data, or an unknown number of ranks."""
+    """Return the bus bandwidth, bit/s; None for functions without data, or an unknown number of ranks."""
     factor = _factor(function, source, ranks)
     if factor is None or busy_ns <= 0 or size_bytes <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Builds the parts of a `CollectiveBatch` from the arrays of a fold.
+"""Builds the parts of a `CollectiveBatch` from arrays of operations, transfers and queue pair events.
 
 Pure: it uses no segment, clock or socket. A communicator's index in the segment is replaced by its index in
 the record's list. Values are limited to the schema's range, because a segment may hold anything.
@@ -45,12 +45,12 @@ Rows = npt.NDArray[Any]
 
 
 def id_text(number: int) -> str:
-    """Return the id of a communicator, written like NCCL's hash but without 0x."""
+    """Return a communicator's id as text, spelled like NCCL's hash but without 0x."""
     return f"{number:016x}"
 
 
 class CommunicatorList:
-    """The communicators of one record, in the order of their first use."""
+    """The list of communicators in one record, in the order of their first use."""
 
     def __init__(self, communicators: Mapping[int, SegmentCommunicator], nics: Sequence[str]) -> None:
         self._known, self._nics = communicators, nics
@@ -58,7 +58,7 @@ class CommunicatorList:
         self.records: list[Communicator] = []
 
     def index(self, number: int) -> int:
-        """Return a communicator's index in the record, by its number in the segment; add it if needed."""
+        """Return the index in the record of communicator `number` of the segment; add it if needed."""
         place = self._index.get(number)
         if place is None:
             place = self._index[number] = len(self.records)
@@ -78,7 +78,7 @@ class CommunicatorList:
         return place
 
     def ranks(self, number: int) -> int:
-        """Return the number of ranks of a communicator; 0 if it is unknown."""
+        """Return the number of ranks of communicator `number`; 0 if it is unknown."""
         return self._known[number].ranks
 
     def __contains__(self, number: int) -> bool:
@@ -88,7 +88,7 @@ class CommunicatorList:
 def summaries_of(
     kinds: Rows, communicators: CommunicatorList, source: CollectiveSource
 ) -> list[CollectiveSummary]:
-    """Return a summary of each kind of operation. `kinds` is an array of `native.collectives.fold.KIND`."""
+    """Return one summary per kind of operation. `kinds` is an array of `native.collectives.fold.KIND`."""
     return [
         _summary(kind, communicators, source) for kind in kinds if int(kind["communicator"]) in communicators
     ]
@@ -163,7 +163,7 @@ def _operation(
 
 
 def _waits(row: Any) -> dict[str, int | None]:
-    """Return by field the four waiting times of an operation or transfer, ns; None where not measured."""
+    """Return, by field name, the four waiting times of an operation or transfer, ns; None if not measured."""
     is_split = int(row["flags"]) & SPLIT
     return {name: int(row[name]) if is_split else None for name in _WAITS}
 
@@ -175,7 +175,7 @@ def _sampled_share(row: Any, steps: int) -> float:
 
 
 def transfers_of(rows: Rows, index: Mapping[int, int], timeline: Timeline) -> list[CollectiveTransfer]:
-    """Return the longest transfers of each operation. `index` maps an operation's number to its position."""
+    """Return the longest transfers of each operation. `index` maps operation numbers to list positions."""
     if not len(rows) or not index:
         return []
     rows = rows[np.isin(rows["operation"], np.fromiter(index, np.int64, len(index)))]
@@ -210,7 +210,7 @@ def _transfer(row: Any, operation: int, begin_ns: int, end_ns: int) -> Collectiv
 
 
 class QueuePairs:
-    """Delays of queue pairs, merged over any number of intervals until they are published."""
+    """Delays of RDMA queue pairs, merged over any number of intervals until they are published."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[int, int], QueuePairDelay] = {}
@@ -220,7 +220,7 @@ class QueuePairs:
         return len(self._sums)
 
     def add(self, rows: Rows, nic_of: Mapping[int, str], flow_of: Mapping[int, str]) -> None:
-        """Add events of queue pairs.
+        """Add the events of queue pairs to the delays.
 
         By a device's index, `nic_of` gives its NIC and `flow_of` the first part of its flows' ids.
         """
@@ -234,14 +234,14 @@ class QueuePairs:
 
     @property
     def are_worse(self) -> bool:
-        """True if a delay is three times the published one, or a queue pair's chunks do not complete."""
+        """Whether a delay is three times the published delay, or chunks of a queue pair do not complete."""
         return any(
             delay["p99_ns"] > 3 * self._published_p99.get(key, 0) or (delay["posted"] and not delay["count"])
             for key, delay in self._sums.items()
         )
 
     def take(self, limit: int) -> list[QueuePairDelay]:
-        """Return up to `limit` queue pairs, the slowest first, and clear all sums."""
+        """Return the delays of up to `limit` queue pairs, the slowest first, and clear all delays."""
         worst = sorted(self._sums.items(), key=lambda item: (-item[1]["posted"], -item[1]["p99_ns"]))
         self._published_p99 = {key: delay["p99_ns"] for key, delay in worst}
         self._sums.clear()
@@ -266,7 +266,7 @@ def _delay(row: Any, nic: str, flow: str | None) -> QueuePairDelay:
 
 
 def _merged(former: QueuePairDelay, new: QueuePairDelay) -> QueuePairDelay:
-    """Return the merged delays of two intervals. The larger p99 is an upper bound of the joint p99."""
+    """Merge a queue pair's delays of two intervals. The larger p99 is an upper bound of the joint p99."""
     if not new["count"]:
         return {**former, "posted": new["posted"]}
     if not former["count"]:

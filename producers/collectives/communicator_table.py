@@ -1,4 +1,4 @@
-"""The communicators of one process, by numbers that stay valid when rows of the segment are reused.
+"""Numbers the communicators of one process; a number stays valid when the segment's row is reused.
 
 A segment has a limited number of rows for communicators. The profiler reuses a row after its communicator
 has ended, while sums of that communicator may be unpublished. So each communicator gets its own number.
@@ -16,7 +16,7 @@ from native.collectives.reader import NO_COMMUNICATOR, QUEUE_PAIR, Reader
 
 
 class CommunicatorTable:
-    """The running communicators, and the ended communicators with unpublished events."""
+    """The communicators that run, and those that ended but have unpublished events."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -64,7 +64,7 @@ class CommunicatorTable:
             self.first_id = communicator.id
 
     def number(self, events: npt.NDArray[Any]) -> None:
-        """Replace the row of the communicator in each event by the communicator's number."""
+        """Replace, in each event, the communicator's row in the segment by the communicator's number."""
         self.refresh()
         is_operation = events["kind"] != QUEUE_PAIR
         rows = events["communicator"]
@@ -76,7 +76,7 @@ class CommunicatorTable:
     def take_new(self) -> list[int]:
         """Return the numbers added since the last call; forget communicators that ended before that call.
 
-        Call it after all events read so far are published. An ended communicator is kept for one more call,
+        Call it after all events read so far are published. An ended communicator is kept until the next call,
         because its last events may not have been read yet.
         """
         new, self.new = [number for number in self.new if number in self.known], []

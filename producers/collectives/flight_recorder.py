@@ -72,7 +72,7 @@ ITEM_BYTES: Final = {
 
 
 class Dump(NamedTuple):
-    """The content of a dump: communicators, their operations and the states of this rank in them."""
+    """The content of a dump: communicators, their operations and the state of this rank in each."""
 
     version: str
     communicators: list[Communicator]
@@ -81,7 +81,7 @@ class Dump(NamedTuple):
 
 
 def rank_of_name(name: str) -> int | None:
-    """Return the rank in a file's name; None if the name has none.
+    """Return the rank in the name of a dump file; None if the name contains no rank.
 
     PyTorch and torchcomms append the rank to a prefix. Other programs append a process id, such as
     `nccl_trace_rank_7_pid123`: the rank is then the last number after `rank`, before the number at the end.
@@ -94,7 +94,7 @@ def rank_of_name(name: str) -> int | None:
 
 
 def parse_dump(data: bytes, rank: int, host: str, system_to_fabric_ns: int) -> Dump:
-    """Return the content of a dump. `system_to_fabric_ns` is added to its times. Raises ValueError."""
+    """Parse a dump; add `system_to_fabric_ns` to its times. Raises ValueError if it cannot be parsed."""
     content = load_dump(data)
     entries = content.get("entries")
     if not isinstance(entries, list):
@@ -117,7 +117,7 @@ def parse_dump(data: bytes, rank: int, host: str, system_to_fabric_ns: int) -> D
 
 
 def load_dump(data: bytes, limit: int = MAX_BYTES) -> Mapping[str, Any]:
-    """Return the dictionary in a dump, JSON or pickle, plain or compressed by gzip. Raises ValueError."""
+    """Return the dictionary in a JSON or pickle dump, which may be gzip-compressed. Raises ValueError."""
     try:
         data = _decompressed(data, limit)
         content = json.loads(data) if data.lstrip()[:1] == b"{" else load_plain(data)
@@ -131,7 +131,7 @@ def load_dump(data: bytes, limit: int = MAX_BYTES) -> Mapping[str, Any]:
 
 
 def _decompressed(data: bytes, limit: int) -> bytes:
-    """Return the content of a gzip file, or `data` if it is none. Raises ValueError beyond `limit`."""
+    """Decompress `data` if it is gzip, else return it. Raises ValueError above `limit` bytes."""
     if data[:2] != b"\x1f\x8b":
         return data
     inflater = zlib.decompressobj(wbits=31)
@@ -145,14 +145,14 @@ def _decompressed(data: bytes, limit: int) -> bytes:
 
 
 def _group(entry: Mapping[str, Any]) -> str:
-    """Return the name and description of an entry's group, separated by a colon."""
+    """Return the name and description of an entry's process group, separated by a colon."""
     group = entry.get("process_group", entry.get("pg_name", ""))
     parts = group if isinstance(group, list | tuple) else [group]
     return ":".join(_text(part) for part in parts[:2] if part != "") or "default"
 
 
 def _communicator(name: str, rank: int, content: Mapping[str, Any]) -> Communicator:
-    """Return a group as a communicator; the dump's list of ranks gives its size and this rank's place."""
+    """Return a process group as a communicator; the dump's rank list gives its size and this rank's place."""
     config = content.get("pg_config")
     group = config.get(name.partition(":")[0]) if isinstance(config, dict) else None
     ranks = group.get("ranks", "") if isinstance(group, dict) else ""
@@ -173,7 +173,7 @@ def _communicator(name: str, rank: int, content: Mapping[str, Any]) -> Communica
 
 
 def _operation(entry: Mapping[str, Any], communicator: int, shift_ns: int) -> CollectiveOperation | None:
-    """Return the operation in an entry; None if it has no number or no time."""
+    """Convert an entry to an operation; None if it has no number or no time. `shift_ns` is added to times."""
     is_p2p = entry.get("is_p2p") is True
     seq = _whole(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id")), _SEQ_MAX)
     created_ns = _whole(entry.get("time_created_ns"), _NS_MAX)
@@ -227,7 +227,7 @@ def _states(
 
 
 def function_of(name: str) -> CollectiveFunction:
-    """Return the function for a profiling name such as nccl:_all_gather_base."""
+    """Return the collective function for PyTorch's profiling name, such as nccl:_all_gather_base."""
     lower = name.lower()
     return next((function for part, function in _FUNCTIONS if part in lower), _F.UNKNOWN)
 

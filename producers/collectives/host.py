@@ -1,4 +1,4 @@
-"""Accepts the segments of one host's processes, drains them and builds their records.
+"""Receives the segments of one host's processes, reads their events and builds their records.
 
 It uses neither Kafka nor signals: `put` publishes a record and calls back when the log has acknowledged it.
 """
@@ -40,7 +40,7 @@ Put = Callable[[str, bytes, Callable[[], None]], None]
 
 
 class ReportedHost(NamedTuple):
-    """A host with its socket and its clock page. A page of None is the machine's default one."""
+    """A host with its socket and its clock page. If the page is None, the machine's default page is used."""
 
     host: str
     boot: str
@@ -63,7 +63,7 @@ class Counts(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """A process and its segment. `lost_s`: time at which its connection ended; None while connected."""
+    """A process with its segment. `lost_s`: monotonic time at which its connection ended, None before."""
 
     process: ProcessId
     traced: TracedProcess
@@ -75,7 +75,7 @@ class _Entry:
 
 
 class HostReporter:
-    """Reports the processes of one host. Raises OSError if its socket or its NICs cannot be opened."""
+    """Reports the processes of one host's jobs. Raises OSError if its socket or its NICs cannot be opened."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class HostReporter:
 
     @property
     def is_idle(self) -> bool:
-        """True if no process has passed a segment."""
+        """Whether there is no process whose segment is read."""
         return not self._entries
 
     @property
@@ -120,12 +120,12 @@ class HostReporter:
 
     @property
     def host(self) -> ReportedHost:
-        """The host that this reporter serves."""
+        """The host whose processes are reported."""
         return self._host
 
     @property
     def counts(self) -> Counts:
-        """Jobs, processes, dropped and refused events of the present processes, and refused connections."""
+        """Counts of reported jobs, processes, their dropped and refused events, and refused connections."""
         traced = self.processes
         events = [process.counts for process in traced]
         return Counts(
@@ -139,7 +139,7 @@ class HostReporter:
     # ---- connections
 
     def _take(self, passed: Passed) -> str | None:
-        """Start draining a new segment, or mark a known segment as connected. Return a refusal's reason."""
+        """Start reading a new segment, or mark a known one as connected; return why if it is refused."""
         entry = self._entries.get(passed.inode)
         if entry is not None:
             passed.reader.close()
@@ -170,7 +170,7 @@ class HostReporter:
             entry.lost_s, entry.alive_at_s = self._now_s, 0.0
 
     def _nic_of(self, device: str) -> str | None:
-        """Return the NIC of an RDMA device; None if the host has none."""
+        """Return the NIC that uses an RDMA device; None if no NIC of the host does."""
         if device not in self._nic_of_device:
             for nic in self._host.nics:
                 ports = rdma_ports(nic.device, Path("/sys"), nic.netns is None)
@@ -182,7 +182,7 @@ class HostReporter:
     # ---- records
 
     def step(self, now_s: float, put: Put, may_put: Callable[[], bool]) -> float:
-        """Drain segments, and publish due records while the queue accepts them. Return the next time, s."""
+        """Read segments, publish due records while the queue accepts them; return when to call again, s."""
         self._now_s = now_s
         self.fault = self._listener.check(now_s)
         for dump in self._dumps.poll(now_s):
@@ -230,7 +230,7 @@ class HostReporter:
         entry.traced.gone = is_foreign or not is_alive(entry.process)
 
     def _read_counters(self, now_s: float) -> None:
-        """Read the NICs' counters once a second. It is called only while a process is connected."""
+        """Read the NICs' counters at most once a second; call only while a process is connected."""
         if self._counters is None:
             try:
                 self._counters = NicCounters(self._host.nics)

@@ -1,4 +1,4 @@
-"""The name of a job by the environment of a process, as in native/collectives/job_name.c."""
+"""Derives the name of a job from a process's environment, as native/collectives/job_name.c does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Environment = Mapping[str, str]
 
 
 def job_name(environment: Environment) -> str:
-    """Return the configured job name, else the name from scheduler or launcher; empty if none is set."""
+    """Return the configured job name, else the scheduler's or launcher's name; empty if none is set."""
     given = environment.get("FABRICTIME_JOB")
     if given:
         return _shortened(given)
@@ -32,7 +32,7 @@ def _restart(environment: Environment, variable: str) -> str:
 
 
 def _slurm(environment: Environment) -> str:
-    """Return cluster:1234_7.0-r1: cluster, job or array and task, step, restart."""
+    """Return Slurm's job such as cluster:1234_7.0-r1: cluster, job or array and task, step, restart."""
     job, array = environment.get("SLURM_JOB_ID"), environment.get("SLURM_ARRAY_JOB_ID")
     if not job:
         return ""
@@ -53,7 +53,7 @@ def _lsf(environment: Environment) -> str:
 
 
 def _kubernetes(environment: Environment) -> str:
-    """Return namespace:name of the Kubernetes Job, or of an indexed Job's pod without its index."""
+    """Return namespace:name of a Kubernetes Job; the name is the pod's without its index for indexed Jobs."""
     if not environment.get("KUBERNETES_SERVICE_HOST"):
         return ""
     job, pod = environment.get("JOB_NAME"), environment.get("HOSTNAME", "")
@@ -77,7 +77,7 @@ _SOURCES: Final[tuple[Callable[[Environment], str], ...]] = (_slurm, _pbs, _lsf,
 
 
 def _shortened(name: str) -> str:
-    """Return a name that fits unchanged; else its beginning and the whole name's checksum (FNV-1a)."""
+    """Return a name unchanged if it is short enough, else its beginning and the name's FNV-1a checksum."""
     data = name.encode("utf-8", "surrogateescape")
     if len(data) < NAME_BYTES:
         return data.decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""The socket of one host on which profilers pass their segments; see native/collectives/segment.h.
+"""Holds the socket of one host on which profilers pass their segments; see native/collectives/segment.h.
 
 A connection belongs to one process and stays open. It ends when the process has ended or is about to pass
-its segment again. A segment's inode identifies the segment, so that none counts twice.
+its segment again. A segment is identified by its inode, so that none is counted twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEAD_STATES: Final = "ZXx"
 
 
 class ProcessId(NamedTuple):
-    """A process: its id and its start time in clock ticks since boot, 0 if unknown."""
+    """Identifies a process: its pid, and its start time in clock ticks since boot, 0 if unknown."""
 
     pid: int
     ticks: int
@@ -57,18 +57,18 @@ class _Connection(NamedTuple):
 
 
 def socket_of(path: Path, host: str, hosts: int) -> Path:
-    """Return the path of a host's socket: `path`, with the host's name added if there are several hosts."""
+    """Return the path of a host's socket: `path`, plus the host's name if `hosts` is more than one."""
     return path if hosts == 1 else path.with_name(f"{path.stem}-{host}{path.suffix}")
 
 
 def process_id(pid: int) -> ProcessId:
-    """Return a process's id with its start time, 0 if unknown."""
+    """Return the process id `pid` with the process's start time, 0 if unknown."""
     fields = _stat_of(pid)
     return ProcessId(pid, int(fields[19]) if fields is not None else 0)
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Return True if a process runs. Id 0, a process in another PID namespace, counts as running."""
+    """Return whether a process runs. Process id 0, from another PID namespace, counts as running."""
     if process.pid == 0:
         return True
     fields = _stat_of(process.pid)
@@ -76,7 +76,7 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def _stat_of(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the name, which may contain spaces; None if PID has ended."""
+    """Return the fields of /proc/PID/stat after the program's name; None if the process has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -116,7 +116,7 @@ class Listener:
         return self._file.fault
 
     def close(self) -> None:
-        """Close all connections and remove the socket."""
+        """Close all connections and remove the socket's file."""
         for number in list(self._connections):
             self._drop(number)
         with contextlib.suppress(KeyError):
@@ -174,7 +174,7 @@ class Listener:
         self._answer(connection, None)
 
     def _open(self, peer_connection: _Connection, descriptor: int) -> tuple[str, int | None]:
-        """Pass a segment to `take`. Return the reason of a refusal, or an empty string, and its inode."""
+        """Pass a segment to `take`. Return the reason if it is refused, else "", and the segment's inode."""
         file_status = os.fstat(descriptor)
         if file_status.st_size > self._max_bytes:
             return f"segment: {file_status.st_size} bytes, expected at most {self._max_bytes}", None

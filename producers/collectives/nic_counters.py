@@ -1,4 +1,4 @@
-"""Increments of the counters of a host's NICs that show congestion and loss.
+"""Reads how much those counters of a host's NICs grow that show congestion and loss.
 
 Drivers name the same counter differently. Each field of `NicCounter` lists the names in order of preference;
 if a counter has several parts, they are added up. `producers.ports` reads the counters.
@@ -81,7 +81,7 @@ _MAX: Final = 2**62
 
 
 def counter_values(counters: Mapping[str, int]) -> dict[str, int]:
-    """Return the present values of those `NicCounter` fields for which a NIC has counters."""
+    """Convert a NIC's counters, by driver's name, to the fields of `NicCounter` that the NIC has."""
     values = {**counters, **_priority_sums(counters)}
     names_by_field = {
         field: next((names for names in choices if not values.keys().isdisjoint(names)), ())
@@ -93,7 +93,7 @@ def counter_values(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def _priority_sums(counters: Mapping[str, int]) -> dict[str, int]:
-    """Return pause counters such as rx_prio3_pause summed over all priorities; empty if there are none."""
+    """Sum pause counters such as rx_prio3_pause over all priorities; return {} if there are none."""
     sums: dict[str, int] = {}
     for key, value in counters.items():
         match = _PRIORITY.fullmatch(key)
@@ -104,7 +104,7 @@ def _priority_sums(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def tcp_values(*texts: str) -> dict[str, int]:
-    """Return the values of the TCP fields of `NicCounter` from /proc/net/snmp and /proc/net/netstat."""
+    """Parse the TCP fields of `NicCounter` from the content of /proc/net/snmp and /proc/net/netstat."""
     tables: dict[str, dict[str, str]] = {}
     for text in texts:
         lines = text.splitlines()
@@ -170,7 +170,7 @@ class NicCounters:
     def increments(
         before: Mapping[str, Mapping[str, int]], now: Mapping[str, Mapping[str, int]], nics: Sequence[str]
     ) -> list[NicCounter]:
-        """Return the growth of the given NICs' counters between two totals. Omits NICs without growth."""
+        """Return the growth of the counters of `nics` from `before` to `now`, without NICs that have none."""
         counters: list[NicCounter] = []
         for nic in nics:
             grown = {

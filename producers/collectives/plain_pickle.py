@@ -15,7 +15,7 @@ _MARK: Final = object()
 
 
 class NotPlain(ValueError):
-    """Raised for data that are not a pickle of plain data."""
+    """Raised for data that are not a pickle, or a pickle with other than plain data."""
 
 
 _CONSTANTS: Final[dict[str, Callable[[], Any]]] = {
@@ -39,14 +39,14 @@ _IGNORED: Final = frozenset({"PROTO", "FRAME"})
 
 
 class _Machine:
-    """The stack and the memo of the pickle that is read."""
+    """The stack and the memo of a pickle while its opcodes are executed."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
     def run(self, name: str, argument: Any) -> None:
-        """Execute one opcode. Raises NotPlain, IndexError, KeyError or TypeError."""
+        """Execute the opcode `name`. Raises NotPlain, IndexError, KeyError or TypeError for invalid data."""
         if name in _CONSTANTS:
             self.stack.append(_CONSTANTS[name]())
         elif name in _VALUES:
@@ -61,7 +61,7 @@ class _Machine:
             raise NotPlain(f"opcode {name}: expected those of plain data")
 
     def pop_to_mark(self) -> list[Any]:
-        """Remove the values above the last mark and the mark itself; return the values."""
+        """Remove the stack's last mark and the values above it; return these values."""
         at = len(self.stack) - 1
         while self.stack[at] is not _MARK:
             at -= 1
@@ -72,7 +72,7 @@ class _Machine:
         return values
 
     def tuple_of(self, count: int) -> None:
-        """Replace the last `count` values on the stack by a tuple of them."""
+        """Replace the last `count` values on the stack by one tuple with these values."""
         if len(self.stack) < count:
             raise IndexError("too few values")
         values = tuple(self.stack[-count:])
@@ -80,13 +80,13 @@ class _Machine:
         self.stack.append(values)
 
     def append(self, values: list[Any]) -> None:
-        """Append values to the list on top of the stack. Raises NotPlain if it is not a list."""
+        """Append `values` to the list on top of the stack. Raises NotPlain if that value is not a list."""
         if type(self.stack[-1]) is not list:
             raise NotPlain("append: expected a list")
         self.stack[-1].extend(values)
 
     def set_items(self, values: list[Any]) -> None:
-        """Put pairs of keys and values into the dictionary on top of the stack. Raises NotPlain."""
+        """Put alternating keys and values into the dictionary on top of the stack. Raises NotPlain."""
         if type(self.stack[-1]) is not dict or len(values) % 2:
             raise NotPlain("items: expected a dictionary, and a value for each key")
         self.stack[-1].update(zip(values[::2], values[1::2], strict=True))
@@ -122,7 +122,7 @@ _ACTIONS: Final[dict[str, Callable[[_Machine], Any]]] = {
 
 
 def load_plain(data: bytes) -> Any:
-    """Return the value of a pickle of plain data. Raises NotPlain."""
+    """Return the value in a pickle of plain data. Raises NotPlain if the pickle holds other data."""
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):

@@ -1,7 +1,7 @@
-"""One process of a job: drains its segment, and makes a record of the events when a record is due.
+"""Reads the segment of one process of a job, and builds a record of its events when a record is due.
 
 A record is in flight until the log has acknowledged it. Meanwhile the rings keep its events, so that another
-reporter would read them again. Only when the rings fill up, their room is freed earlier, so that the job
+reporter would read them again. Only when the rings fill up, their space is freed earlier, so that the job
 loses no events. Without the log, a record covers more and more time, and no sum is lost.
 """
 
@@ -65,7 +65,7 @@ _HASH_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The identity of a process: the fields of its records that stay the same."""
+    """The identity of a process: the record fields that are the same in all of its records."""
 
     host: str
     boot: str
@@ -128,7 +128,7 @@ class TracedProcess:
     # ---- events
 
     def drain(self) -> int:
-        """Read the events waiting in the segment, and return their number."""
+        """Read the events that wait in the segment, and return their number."""
         raw_ns = self._timeline.last.raw_ns if self._timeline.last else 0
         self._begin()
         if self.in_flight is not None and not self._is_full():
@@ -177,7 +177,7 @@ class TracedProcess:
         return counters.dropped + counters.ringless
 
     def _refresh(self, events: npt.NDArray[Any]) -> None:
-        """Number the communicators of events, and read the devices again if an event has a new device."""
+        """Number the communicators of `events`; read the device list again if an event has a new device."""
         is_pair = events["kind"] == QUEUE_PAIR
         self._communicators.number(events)
         devices = np.unique(events["device"][is_pair])
@@ -208,23 +208,23 @@ class TracedProcess:
 
     @property
     def ranks(self) -> Mapping[str, int]:
-        """The rank of this process in each communicator, by id."""
+        """The rank of this process in each of its communicators, by communicator id."""
         return {id_text(one.id): one.rank for one in self._communicators.known.values()}
 
     @property
     def has_ended(self) -> bool:
-        """True if no more events will come: the process ended or its segment is closed."""
+        """Whether no more events will come: the process ended or its segment is closed."""
         return self.gone or self.reader.counters().closed
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Number of dropped events and of refused events."""
+        """Number of events that the profiler dropped, and of events that were refused here."""
         return self._dropped, self.reader.counters().invalid + self._fold.counts["invalid"]
 
     # ---- records
 
     def is_due(self, now_s: float) -> bool:
-        """Return True if a record is due now."""
+        """Return whether a record must be published now."""
         if self.in_flight is not None or self._last or self._timeline.last is None:
             return False
         if self.has_ended:
@@ -240,7 +240,7 @@ class TracedProcess:
         return self._is_usual_due(since_s)
 
     def _is_usual_due(self, since_s: float) -> bool:
-        """Return True if a record is due even without slow or running operations."""
+        """Return whether a record is due at the usual interval, without slow or running operations."""
         has_content = bool(
             self._fold.kinds or self._communicators.new or len(self._queue_pairs) or self.rank_states
         )
@@ -252,7 +252,7 @@ class TracedProcess:
         return self._budget.is_enough(self._base_bytes, urgent=False)
 
     def _check_running(self, now_s: float) -> None:
-        """Check for operations that have run for long and were not published lately."""
+        """Check whether a record is due for operations that have run for long, unless lately published."""
         if now_s < self._running_check_s:
             return
         self._running_check_s = now_s + _RUNNING_CHECK_S
@@ -268,7 +268,7 @@ class TracedProcess:
         return self._fold.running(max(0, raw_ns - int(after_s * 1e9)), limit)
 
     def make(self, now_s: float, counters: Sequence[NicCounter]) -> CollectiveBatch | None:
-        """Return the record since the last one, now in flight; None while the job is unknown."""
+        """Return a record of all events since the last record; None while the job is unknown."""
         self._communicators.refresh()
         job, last = self.job, self._timeline.last
         if job is None or last is None or self._begin_ns is None:
@@ -329,7 +329,7 @@ class TracedProcess:
 
     @property
     def nics(self) -> list[str]:
-        """NICs with counters that matter to the process: the NICs that it uses, else all NICs of the host."""
+        """NICs whose counters the records contain: those that the process uses, else all NICs of the host."""
         return self._known_nics() or list(self._host_nics)
 
     def _wants_queue_pairs(self, now_s: float) -> bool:
@@ -345,7 +345,7 @@ class TracedProcess:
         transfers: npt.NDArray[Any],
         now_s: float,
     ) -> None:
-        """Add running, slow and sampled operations with their transfers, within the budget of bytes."""
+        """Add running, slow and sampled operations with their transfers, within the budget in bytes."""
         base_bytes = len(codec.encode(CollectiveBatch, record, self._registry))
         interval_s = max(now_s - self._published_s, 1e-3)
         self._base_bytes = base_bytes
@@ -369,7 +369,7 @@ class TracedProcess:
         self._adapt(counts["ended"], costs, allowed / interval_s, interval_s)
 
     def _adapt(self, ended: int, costs: npt.NDArray[Any], allowed_per_s: float, interval_s: float) -> None:
-        """Choose the share of operations that is published singly until the next record."""
+        """Set the share of operations to publish one by one until the next record."""
         cost = float(costs.mean()) if len(costs) else float(_OPERATION_BYTES)
         wanted_per_s = (ended - self._ended_before) * cost / interval_s
         self._ended_before = ended
@@ -396,7 +396,7 @@ class TracedProcess:
         allowed: float,
         first: float,
     ) -> npt.NDArray[np.bool_]:
-        """Return True for operations that fit: slow ones into `first` bytes, sampled into `allowed`."""
+        """Return True for operations that fit: slow ones into `first` bytes, sampled into `allowed` bytes."""
         is_slow = reasons == REASONS.index(KeptReason.SLOW)
         is_selected: npt.NDArray[np.bool_] = is_slow & (np.cumsum(np.where(is_slow, costs, 0)) <= first)
         left = min(allowed, first - float(costs[is_selected].sum()))
@@ -421,12 +421,12 @@ class TracedProcess:
         self.ended = self._last
 
     def close(self) -> None:
-        """Unmap the segment."""
+        """Unmap the segment's memory."""
         self.reader.close()
 
 
 def _costs(operations: npt.NDArray[Any], transfers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return the encoded size of each operation with its transfers, bytes."""
+    """Return, per operation, the encoded size of the operation and its transfers, bytes."""
     numbers = np.sort(transfers["operation"])
     counts = np.searchsorted(numbers, operations["operation"], "right") - np.searchsorted(
         numbers, operations["operation"]
@@ -443,5 +443,5 @@ def _leading_zeros(ids: npt.NDArray[np.uint64], row: Any) -> int:
 
 
 def _part(name: str) -> str:
-    """Return a device's name in the spelling that ids allow."""
+    """Return a device's name with only the characters that ids may contain."""
     return "".join("_" if char in "/> " else char for char in name) or "unknown"

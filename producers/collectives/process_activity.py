@@ -1,4 +1,4 @@
-"""Measures the activity of a process by the kernel's accounting: processors, files, disk, stops.
+"""Measures the activity of a process from the kernel's accounting: CPU time, file and disk I/O, and stops.
 
 The states of a process are sampled, because the kernel counts no time for them. A process that a cgroup has
 frozen shows the state of a sleeping process, so its cgroup is read while it uses no processor.
@@ -24,7 +24,7 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class Reading(NamedTuple):
-    """Accounting of a process at one time: its state, and totals since it began."""
+    """Accounting of a process at one time: its state, and totals since the process began."""
 
     state: str
     cpu_ns: int
@@ -44,7 +44,7 @@ def read_process(pid: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Read
 
 
 def _io_bytes(pid: int, proc: Path) -> int | None:
-    """Return the bytes that a process read and wrote; None without the right to read the counts."""
+    """Return the bytes that a process read plus wrote; None without the right to read the counts."""
     try:
         lines = (proc / str(pid) / "io").read_text("ascii", "replace").splitlines()
         totals = {name: int(number) for name, _, number in (line.partition(":") for line in lines)}
@@ -54,7 +54,7 @@ def _io_bytes(pid: int, proc: Path) -> int | None:
 
 
 def _is_frozen(pid: int, proc: Path, cgroups: Path) -> bool:
-    """Return True if the process's cgroup is frozen, by version 2 or by the freezer of version 1."""
+    """Return whether the process's cgroup is frozen, in cgroup v2 or by the freezer of cgroup v1."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -63,7 +63,7 @@ def _is_frozen(pid: int, proc: Path, cgroups: Path) -> bool:
 
 
 def _is_group_frozen(line: str, cgroups: Path) -> bool:
-    """Return True if the cgroup in a line such as `0::/job` or `6:freezer:/job` is frozen."""
+    """Return whether the cgroup in a line such as `0::/job` or `6:freezer:/job` is frozen."""
     _, _, place = line.partition(":")
     controllers, _, path = place.partition(":")
     is_unified = not controllers
@@ -84,7 +84,7 @@ def _has(file: Path, text: str) -> bool:
 
 
 class ActivityMeter:
-    """Samples one process, and sums its activity between two records."""
+    """Samples the activity of one process, and sums it up between two records."""
 
     def __init__(self, pid: int, now_s: float) -> None:
         self._pid = pid
@@ -104,11 +104,11 @@ class ActivityMeter:
 
     @property
     def is_stopped(self) -> bool:
-        """True if the newest sample found the process stopped."""
+        """Whether the newest sample found the process stopped."""
         return self._last is not None and self._last.state in _STOPPED
 
     def sample(self, now_s: float) -> None:
-        """Take a sample if one is due."""
+        """Sample the process's state and accounting if the next sample is due."""
         if not self._pid or now_s < self._sampled_s + SAMPLE_S:
             return
         self._sampled_s = now_s
@@ -122,9 +122,9 @@ class ActivityMeter:
         self._stopped += reading.state in _STOPPED
 
     def take(self, *, has_work: bool = False) -> ProcessActivity | None:
-        """Return the activity since the last call; None if nothing was sampled.
+        """Return the activity since the last call; None if there was no sample since then.
 
-        `has_work`: whether the process ended operations since then.
+        `has_work`: whether the process ended operations since the last call.
         """
         self._had_work, self._was_stopped = has_work, self.is_stopped
         first, last, samples = self._first, self._last, self._samples

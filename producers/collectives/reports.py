@@ -1,4 +1,4 @@
-"""Collects the dumps of PyTorch's Flight Recorder: each becomes a record. A separate thread reads them."""
+"""Collects the dumps of PyTorch's Flight Recorder in a separate thread, and makes a record of each dump."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_WARNINGS: Final = 20
 
 
 class Recorded(NamedTuple):
-    """A dump that was read: its file, time of change, rank and content."""
+    """A dump that was read: its file, modification time, rank and content."""
 
     path: Path
     changed_ns: int
@@ -40,7 +40,7 @@ class Recorded(NamedTuple):
 
 
 class RecorderDumps:
-    """Collects the dumps of one host. `reads` is False if another host of this machine reads them."""
+    """Collects the dumps of one host. `reads` is False if another host on this machine reads the folder."""
 
     def __init__(self, settings: CollectiveSettings, host: str, *, reads: bool) -> None:
         self._host = host
@@ -56,7 +56,7 @@ class RecorderDumps:
         """Dumps that could not be read."""
 
     def poll(self, now_s: float) -> list[Recorded]:
-        """Start a scan that is due, and return new dumps."""
+        """Start a scan of the folder if one is due; return new dumps that were read since the last call."""
         is_running = self._thread is not None and self._thread.is_alive()
         if self._folder is not None and not is_running and now_s >= self._scan_at_s:
             self._scan_at_s = now_s + _SCAN_S
@@ -84,7 +84,7 @@ class RecorderDumps:
     def _scan(self, folder: Path) -> list[Recorded]:
         """Read the new dumps in a folder and return them.
 
-        The folder may be /tmp: only names with a rank count against the limit, those that say so first.
+        The folder may be /tmp: only file names with a rank count against the limit, names with `rank` first.
         """
         now_s = time.time()
         with os.scandir(folder) as entries:
@@ -129,7 +129,7 @@ class RecorderDumps:
     def record(
         self, dump: Recorded, boot: str, shard: str, clock: ClockReading, processes: Sequence[TracedProcess]
     ) -> CollectiveBatch | None:
-        """Return the record of a dump; None if it cannot be read."""
+        """Convert a dump to a record; return None if the dump cannot be parsed."""
         system_to_fabric_ns = clock.fabric_ns + time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         system_to_fabric_ns -= clock.raw_ns + time.time_ns()
         try:
@@ -172,7 +172,7 @@ class RecorderDumps:
 
 
 def _content(path: str) -> bytes:
-    """Read a dump without following links or blocking on pipes. Raises ValueError above `MAX_BYTES`."""
+    """Read a dump file without following links or blocking on pipes. Raises ValueError above `MAX_BYTES`."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(number, "rb") as file:
         data = file.read(MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""The service `collectives`: reports the operations of jobs on one host, or on several hosts of this machine.
+"""Runs the service `collectives`: reports the operations of jobs on one or several hosts of this machine.
 
 It publishes a `CollectiveBatch` of each connected process about once a second. Without a job it sleeps.
 """
@@ -37,7 +37,7 @@ _UNLIMITED: Final = 1 << 30
 def reported_hosts(
     settings: CollectiveSettings, nics: Sequence[NicSettings], clock_files: Mapping[str, Path]
 ) -> list[ReportedHost]:
-    """Return the hosts of some NICs, each with its socket and clock page."""
+    """Return the hosts to which `nics` belong, each with its socket and clock page."""
     names = list(dict.fromkeys(nic.host for nic in nics))
     boot = boot_id()
     return [
@@ -54,9 +54,9 @@ def reported_hosts(
 
 
 class _Queue:
-    """Records that the log has not acknowledged.
+    """The records that the log has not acknowledged yet.
 
-    A record that failed is sent again. Its number shows readers that it is the same one.
+    A record that failed is sent again. Its number shows readers that it is the same record.
     """
 
     def __init__(self, producer: BoundedProducer, max_bytes: int) -> None:
@@ -66,7 +66,7 @@ class _Queue:
         self._retry_at_s = 0.0
 
     def put(self, job: str, value: bytes, acknowledged: Callable[[], None]) -> None:
-        """Send a record and queue it until it is acknowledged; then `acknowledged` is called."""
+        """Send a record and keep it until the log acknowledges it; then call `acknowledged`."""
         self._number += 1
         self._waiting[self._number] = job, value, acknowledged
         self._bytes += len(value)
@@ -77,7 +77,7 @@ class _Queue:
         return self._bytes < self._max_bytes
 
     def poll(self, now_s: float) -> None:
-        """Serve acknowledgements, and send failed records again."""
+        """Process acknowledgements, and send failed records again."""
         self._producer.poll()
         if self._producer.failed != self._failed:
             self._failed, self._retry_at_s = self._producer.failed, now_s + _RETRY_S
@@ -107,7 +107,7 @@ def main(
     clock_files: Mapping[str, Path] | None = None,
     part: Part | None = None,
 ) -> int:
-    """Report until the stop request. Returns the exit code: 0 if stopped, 2 if it cannot start.
+    """Report operations until a stop is requested. Return the exit code: 0 stopped, 2 cannot start.
 
     `clock_files` maps hosts to their clock pages; a host without an entry uses the machine's default page.
     """

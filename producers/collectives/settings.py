@@ -1,4 +1,4 @@
-"""Settings of the service `collectives`: `CollectiveSettings`."""
+"""Defines `CollectiveSettings`, the settings of the service `collectives`."""
 
 from __future__ import annotations
 

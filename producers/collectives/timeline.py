@@ -1,6 +1,6 @@
 """Converts CLOCK_MONOTONIC_RAW to fabric time, or to the system clock while the host is UNSYNCED.
 
-A timeline keeps pairs of both times, which are taken at least every 50 ms while a job is connected. A time
+A timeline keeps pairs of readings of both clocks, taken at least every 50 ms while a job is connected. A time
 between two pairs is interpolated. A time outside them is shifted like the nearest pair. All differences are
 whole nanoseconds.
 """
@@ -29,7 +29,7 @@ _COARSE_NS: Final = 1_000_000_000
 
 
 class ClockReading(NamedTuple):
-    """A pair of simultaneous readings of fabric time and the raw clock."""
+    """Simultaneous readings of fabric time and CLOCK_MONOTONIC_RAW, ns."""
 
     raw_ns: int
     fabric_ns: int
@@ -38,7 +38,7 @@ class ClockReading(NamedTuple):
 
 
 class HostClock:
-    """Reads the clock page of a host. Without a valid page, readings have the system's and UNSYNCED."""
+    """Reads fabric time from a host's clock page. Without a valid page, it reads system time, UNSYNCED."""
 
     def __init__(self, path: Path | None) -> None:
         """Prepare to read the page at `path`, or this machine's default page if it is None."""
@@ -47,7 +47,7 @@ class HostClock:
         self._open_at_s = 0.0
 
     def read(self) -> ClockReading:
-        """Return the present time."""
+        """Return the present fabric time together with the raw clock."""
         clock = self._page()
         if clock is not None:
             with contextlib.suppress(Unsynced, PageUnusable):
@@ -58,7 +58,7 @@ class HostClock:
         return ClockReading((before_ns + after_ns) // 2, system_ns, 0.0, ClockSync.UNSYNCED)
 
     def close(self) -> None:
-        """Close the page."""
+        """Close the clock page."""
         if self._clock is not None:
             self._clock.close()
             self._clock = None
@@ -72,7 +72,7 @@ class HostClock:
 
 
 def _pair(clock: Clock) -> ClockReading:
-    """Return the page's time between two readings of the raw clock. The bound has half their distance."""
+    """Read the page's time between two readings of the raw clock; add half their distance to the bound."""
     before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
     now = clock.now()
     after_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
@@ -84,7 +84,7 @@ def _pair(clock: Clock) -> ClockReading:
 
 
 class Timeline:
-    """Pairs of the raw clock and fabric time, appended in order by `add`."""
+    """Successive pairs of readings of the raw clock and fabric time, for conversion between both."""
 
     def __init__(self) -> None:
         self._fine: deque[ClockReading] = deque()
@@ -94,7 +94,7 @@ class Timeline:
         self._first_ns = self._offset_ns = 0
 
     def add(self, reading: ClockReading) -> None:
-        """Append a pair. Drop earlier pairs at a change to or from UNSYNCED: time stepped."""
+        """Append a pair of readings; drop earlier pairs at a change to or from UNSYNCED: time stepped."""
         was_unsynced = self.last is not None and self.last.state is ClockSync.UNSYNCED
         if self.last is not None and was_unsynced != (reading.state is ClockSync.UNSYNCED):
             self._fine.clear()
@@ -108,7 +108,7 @@ class Timeline:
         self._arrays = None
 
     def to_fabric(self, raw_ns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the fabric times of raw times, ns. Raises ValueError if there is no pair yet."""
+        """Convert raw clock times to fabric times, ns. Raises ValueError if there is no reading yet."""
         if self.last is None:
             raise ValueError("timeline: no reading of the clock yet")
         if self._arrays is None:

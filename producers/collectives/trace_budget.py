@@ -1,4 +1,4 @@
-"""A token bucket for the encoded bytes of a process's records. Pure: the caller passes the time.
+"""Limits the encoded bytes of a process's records by a token bucket. Pure: the caller passes the time.
 
 The bucket's capacity is a sixth of an hour's budget, and the rest flows in evenly. So no hour has more bytes
 than the budget. While the bucket is more than half full, the excess is spent within half a minute. Otherwise
@@ -20,7 +20,7 @@ _MAX_SHIFT: Final = 40
 
 
 class TraceBudget:
-    """Number of bytes that may be published. `begin_s` is the present time of a monotonic clock."""
+    """The bytes that may still be published. `begin_s` is the present time of a monotonic clock."""
 
     def __init__(self, bytes_per_hour: float, begin_s: float) -> None:
         self.capacity = bytes_per_hour * _CAPACITY_SHARE
@@ -30,7 +30,7 @@ class TraceBudget:
         self._at_s = begin_s
 
     def refill(self, now_s: float) -> None:
-        """Add the inflow since the last call."""
+        """Add the bytes that have flowed in since the last call."""
         self.level = min(self.capacity, self.level + max(0.0, now_s - self._at_s) * self.rate)
         self._at_s = max(self._at_s, now_s)
 
@@ -43,7 +43,7 @@ class TraceBudget:
         return max(0.0, self.level - self.capacity / 2)
 
     def interval_s(self, min_s: float, base_bytes: float) -> float:
-        """Return the interval of records that each need `base_bytes` for their sums, s."""
+        """Return the interval between records, s, if each needs `base_bytes` for its sums."""
         inflow = self.rate * (1 - _OPERATIONS_SHARE) + self._spare / _SPEND_S
         return max(min_s, base_bytes / inflow)
 
@@ -63,7 +63,7 @@ class TraceBudget:
 
     @staticmethod
     def shift(bytes_per_s: float, allowed_bytes_per_s: float) -> int:
-        """Return n so that the operations fit into the allowed rate if one in 2^n is kept."""
+        """Return n such that keeping one operation in 2^n stays within `allowed_bytes_per_s`."""
         if bytes_per_s <= allowed_bytes_per_s:
             return 0
         if allowed_bytes_per_s <= 0:

@@ -1,4 +1,4 @@
-"""Defines the interface of the probe transports, and the parts that all probers share.
+"""Defines the interface of the probe transports, and holds the parts that all probers share.
 
 A transport sends probes and answers the probes of other NICs: UDP (`udp.py`) or RDMA datagrams (`rdma/`). The
 shared parts choose the peers, announce the NIC in the inventory and publish the probe batches.
@@ -34,50 +34,50 @@ REFUSED_COUNTERS = ("malformed", "bad_mac", "wrong_nic", "stale_time")
 
 
 class ProbeTransport(Protocol):
-    """Sends and answers the probes of one NIC."""
+    """Sends one NIC's probes, and answers the probes of other NICs."""
 
     @property
     def name(self) -> str:
-        """Id of the NIC."""
+        """Id of the NIC that probes."""
 
     def record(self) -> Nic:
         """Return the NIC's announcement with its present state."""
 
     def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
-        """Choose the peers among the living NICs, and some more from `extra`; return the number of peers."""
+        """Choose peers among the living NICs and a few more from `extra`; return the number of peers."""
 
     def counters(self) -> Mapping[str, float]:
-        """Return the transport's packet and sample counters."""
+        """Return, by name, the transport's counters of packets and samples."""
 
 
 class PublishSettings(Protocol):
-    """The settings that a publisher needs. The settings of both probers contain them."""
+    """The settings that a publisher needs; the settings of both the UDP and the RDMA prober contain them."""
 
     @property
     def kafka(self) -> KafkaSettings:
-        """Kafka cluster and schema registry."""
+        """Kafka cluster and schema registry to publish to."""
 
     @property
     def silent_s(self) -> float:
-        """Time without an announcement after which a peer is dropped."""
+        """Time without an announcement, s, after which a peer is dropped."""
 
     @property
     def queue_messages(self) -> int:
-        """Maximum number of messages that wait to be sent."""
+        """Maximum number of messages in the producer's queue."""
 
     @property
     def queue_bytes(self) -> int:
-        """Maximum total size of the messages that wait to be sent, bytes."""
+        """Maximum total size of the messages in the producer's queue, bytes."""
 
     @property
     def compression(self) -> str:
-        """Compression of messages."""
+        """Kafka's compression codec for published messages."""
 
 
 def select_peers(
     nic: str, contacts: Mapping[str, Contact], count: int, seed: int, extra: Iterable[str] = ()
 ) -> dict[str, Contact]:
-    """Return the peers chosen for `nic` among `contacts`, and up to `count` more from `extra`."""
+    """Choose `count` peers of `nic` among `contacts`, and up to `count` more from `extra`."""
     others = {name: contact for name, contact in contacts.items() if name != nic}
     names = sorted(others)
     peers = choose_peers(nic, names, count, seed, hashes_of(names, seed))
@@ -86,7 +86,7 @@ def select_peers(
 
 
 class ProbeMetrics:
-    """The metrics of one transport, until `close`. `peers` returns the number of its peers."""
+    """Provides one transport's counters as metrics until `close`. `peers` returns the number of its peers."""
 
     def __init__(self, transport: ProbeTransport, peers: Callable[[], int]) -> None:
         self._transport, self._peers = transport, peers
@@ -109,12 +109,12 @@ class ProbeMetrics:
         yield Sample("fabrictime_nic_probe_peers", self._peers(), nic)
 
     def close(self) -> None:
-        """Read the counters for the last time: call it before the transport is closed."""
+        """Read the counters for the last time; call this before closing the transport."""
         SOURCES.remove(self.samples)
 
 
 class ProbePublisher:
-    """The Kafka side of a prober: announcements, probe batches and the status line."""
+    """Publishes a prober's announcements and batches to Kafka, and its status to the service manager."""
 
     def __init__(self, settings: PublishSettings) -> None:
         self.kafka = settings.kafka
@@ -127,7 +127,7 @@ class ProbePublisher:
         self._batch_header = codec.header(PROBES.record, self.registry)
 
     def announce(self, record: Nic, delivered: Delivered | None = None) -> None:
-        """Publish a NIC's announcement."""
+        """Publish a NIC's announcement; `delivered` receives the announcement's log append time, ns."""
         self.producer.put(
             INVENTORY.name,
             record["nic"],
@@ -136,7 +136,7 @@ class ProbePublisher:
         )
 
     def publish_batch(self, nic: str, batch: bytes) -> None:
-        """Publish an encoded `ProbeBatch`."""
+        """Publish an encoded `ProbeBatch` of the NIC `nic`."""
         self.producer.put(PROBES.name, nic, self._batch_header + batch)
 
     def report_status(self, transport: ProbeTransport, peers: int, details: str = "") -> None:
@@ -149,7 +149,7 @@ class ProbePublisher:
         )
 
     def close(self, name: str) -> None:
-        """Send the waiting messages and close the producer."""
+        """Send the waiting messages and close the Kafka producer. `name`: the NIC, for the log."""
         left = self.producer.close(CLOSE_S)
         if left:
             _log.warning("%s: %d messages could not be sent before the end", name, left)

@@ -1,4 +1,4 @@
-"""Probes the routes of a NIC's live flows at a wanted rate, in addition to the regular probes.
+"""Probes the routes of a NIC's live flows at a configured rate, in addition to the regular probes.
 
 The live flows come from the host's `FlowReports`. The prober adds probes to the engine's schedule, and the
 flows' destinations to the peers. It requests spare source ports for routes that no port takes.
@@ -47,7 +47,7 @@ class _Flow:
 
 
 class LiveFlows:
-    """The live flows of one NIC, from its host's reports. Pure; the caller passes the time."""
+    """The live flows of one NIC, from its host's reports. Pure; the caller passes the time, in s."""
 
     def __init__(self, nic: str) -> None:
         self.nic = nic
@@ -55,7 +55,7 @@ class LiveFlows:
         self._reported_s = float("-inf")
 
     def update(self, record: FlowReports, now_s: float) -> None:
-        """Apply one `FlowReports` of the NIC's host."""
+        """Apply one `FlowReports` record of the NIC's host, received at `now_s`."""
         self._reported_s = now_s
         flows = {flow["flow_id"]: flow for flow in record["flows"] if self._is_own(flow)}
         listed = list(self._flows) if record["whole"] else [flow["flow_id"] for flow in record["flows"]]
@@ -66,7 +66,7 @@ class LiveFlows:
             self._flows[name] = self._updated(self._flows.get(name), flow, now_s)
 
     def routes(self, now_s: float) -> tuple[PeerRoute, ...]:
-        """Return the routes of the live flows, sorted; at most `MAX_ROUTES`, the routes of the fastest."""
+        """Return the sorted routes of the live flows; if above `MAX_ROUTES`, those of the fastest flows."""
         if now_s - self._reported_s > REPORT_TIMEOUT_S:
             return ()
         live = [flow for flow in self._flows.values() if flow.links and now_s - flow.sent_s <= LIVE_S]
@@ -91,7 +91,7 @@ class LiveFlows:
 
 
 class FlowProber:
-    """Sets the flow probes of one engine. Call `refresh` several times per second."""
+    """Adds probes on the routes of live flows to one engine. Call `refresh` several times per second."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class FlowProber:
 
     @property
     def status(self) -> str:
-        """Return the flow probes' part of the service's status line; empty if there are no flow probes."""
+        """Return text on the flow probes for the service's status line; empty if there are none."""
         targets = self.targets
         if not targets.probes:
             return ""
@@ -123,12 +123,12 @@ class FlowProber:
         return f"{routes} flow routes at {targets.rate_pps:.0f}/s each, {targets.pps:.0f}/s more, "
 
     def on_report(self, host: str, record: FlowReports | None, append_ms: int) -> None:
-        """Receive a message of the NIC's host from the flow topic."""
+        """Apply a record of the flow topic, which comes from the NIC's own host."""
         if record is not None:
             self.flows.update(record, time.monotonic())
 
     def refresh(self, now_s: float) -> bool:
-        """Update the engine's flow probes; return True if `peers` changed."""
+        """Update the engine's flow probes; return whether `peers` changed."""
         routes = self.flows.routes(now_s)
         peers_changed = self._update_peers(routes, now_s)
         inputs = (routes, self.engine.all_ports, self._engine_peers(), self.schedule.is_active)
@@ -173,7 +173,7 @@ class FlowProber:
         }
 
     def _base_rates_pps(self) -> dict[PathKey, float]:
-        """Return the probe rate of each path without the flow probes, probes per second."""
+        """Return, by path, the rate of the regular probes alone, probes per second."""
         scheduled = self.schedule.rates_pps()
         if scheduled:
             return scheduled

@@ -39,7 +39,7 @@ class PeerRoute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowTargets:
-    """A periodic schedule of single probes. `probes`: `per_slot` entries per slot; None sends none."""
+    """A periodic schedule of extra probes. `probes`: `per_slot` entries per slot; None sends no probe."""
 
     slot_ns: float
     per_slot: int
@@ -49,7 +49,7 @@ class FlowTargets:
 
     @property
     def period_s(self) -> float:
-        """Length of one period."""
+        """Length of one period of the schedule, s."""
         return len(self.probes) // max(1, self.per_slot) * self.slot_ns / NS_PER_S
 
     @property
@@ -60,7 +60,7 @@ class FlowTargets:
         return sum(path is not None for path in self.probes) / self.period_s
 
     def rates_pps(self) -> dict[PathKey, float]:
-        """Return the extra probes per second of each path."""
+        """Return, by path, the extra probes per second."""
         counts = Counter(path for path in self.probes if path is not None)
         return {path: count / self.period_s for path, count in counts.items()}
 
@@ -69,7 +69,7 @@ NO_FLOW_TARGETS: Final = FlowTargets(0.0, 1, (), math.inf)
 
 
 def schedule_rates_pps(paths: Sequence[PathKey], slot_ns: float, per_slot: int) -> dict[PathKey, float]:
-    """Return the probes per second of each path in a schedule period of `per_slot` paths per slot."""
+    """Return, by path, its probes per second if `paths`, `per_slot` in each slot, are one period."""
     period_s = len(paths) / per_slot * slot_ns / NS_PER_S
     return {path: count / period_s for path, count in Counter(paths).items()}
 
@@ -77,8 +77,8 @@ def schedule_rates_pps(paths: Sequence[PathKey], slot_ns: float, per_slot: int) 
 def max_min_rate_pps(present_pps: Sequence[float], wanted_pps: float, cap_pps: float) -> float:
     """Return the highest rate, up to `wanted_pps`, that all routes reach with `cap_pps` extra probes.
 
-    `present_pps` is the rate of each route without extra probes. This is water filling: pour `cap_pps` into a
-    vessel whose floor has these heights and return the level.
+    `present_pps` is the rate of each route without extra probes. The method is water filling: pour `cap_pps`
+    into a vessel whose floor has the heights `present_pps`, and return the level.
     """
     if sum(max(0.0, wanted_pps - present) for present in present_pps) <= cap_pps:
         return wanted_pps
@@ -143,11 +143,11 @@ def _ports_by_route(
 
 
 def _spread(counts: Mapping[PeerRoute, int], slots: int) -> list[list[PeerRoute]]:
-    """Distribute routes over the slots of a period.
+    """Distribute the probes of routes over the slots of a period; return the routes in each slot.
 
     Each route gets evenly spaced slots, at most one probe in each. The step between a route's n probes is
     slots/n, rounded down or up. Its first slot is chosen to fill the slots evenly; among equally full slots,
-    the one whose routes share the fewest links with this route is taken.
+    the slot whose routes share the fewest links with this route is taken.
     """
     plan: list[list[PeerRoute]] = [[] for _ in range(slots)]
     links_in_slot: list[Counter[str]] = [Counter() for _ in range(slots)]

@@ -1,4 +1,4 @@
-"""Probes the kernels of hosts whose probers are silent, to tell a stopped agent from a dead host.
+"""Probes the kernels of hosts whose probers are silent, to distinguish a stopped agent from a dead host.
 
 `SilentPeers` decides from the engine's evidence whose host to probe, and makes the rows to report.
 `HostSocket` sends an ICMP echo request and a UDP datagram to a closed port. The kernel answers the first with
@@ -45,7 +45,7 @@ _MAX_READS: Final = 256
 
 @dataclass(slots=True)
 class _Peer:
-    """One peer's prober and the probes of its host. Times are seconds of the monotonic clock."""
+    """A peer's last answers, and the probes sent to its host. Times are seconds of the monotonic clock."""
 
     answered_s: float
     """Time of the prober's newest answer; until it has answered, the time of its first probe."""
@@ -57,22 +57,22 @@ class _Peer:
     """Number of the host's answers that are not reported yet."""
 
     def is_silent(self, now_s: float) -> bool:
-        """Return True if the prober has answered no recent probe."""
+        """Return whether the peer's prober has answered no recent probe."""
         return now_s - self.answered_s >= SILENT_S and now_s - self.lost_s < LOSING_S
 
     def is_due(self, now_s: float) -> bool:
-        """Return True if the peer's host has counts to report now."""
+        """Return whether counts of packets to the peer's host must be reported now."""
         return self.answers > 0 or (self.requests > 0 and now_s - self.probed_s >= ANSWER_S)
 
 
 @dataclass(slots=True)
 class SilentPeers:
-    """The peers of one NIC, and the probes of the silent peers' hosts. Pure; times are monotonic, s."""
+    """Decides which hosts of one NIC's silent peers to probe. Pure; times are monotonic, s."""
 
     _peers: dict[str, _Peer] = field(default_factory=dict)
 
     def update(self, evidence: Iterable[PathEvidence], now_s: float) -> None:
-        """Add the engine's evidence since the last call."""
+        """Process the engine's evidence since the last call: which peers answered or lost probes."""
         for path in evidence:
             peer = self._peers.setdefault(path.peer, _Peer(now_s))
             if path.answered and path.arrived_age_ns >= 0:
@@ -88,7 +88,7 @@ class SilentPeers:
             del self._peers[name]
 
     def due(self, now_s: float) -> list[str]:
-        """Return the peers whose hosts must be probed now, and record the probes as sent."""
+        """Return the peers whose hosts must be probed now; their next probes are due later."""
         due_names = [
             name
             for name, peer in self._peers.items()
@@ -99,18 +99,18 @@ class SilentPeers:
         return due_names
 
     def on_sent(self, name: str, packets: int) -> None:
-        """Count packets that were sent to a peer's host."""
+        """Add `packets` to the number of packets sent to the host of the peer `name`."""
         self._peers[name].requests += packets
 
     def on_answer(self, name: str, now_s: float) -> None:
-        """Count an answer of a peer's host."""
+        """Count an answer from the host of the peer `name`."""
         peer = self._peers.get(name)
         if peer is not None:
             peer.answers += 1
             peer.host_answered_s = now_s
 
     def report(self, now_s: float) -> list[HostEvidence]:
-        """Return the rows that are due for a report, and reset their counts."""
+        """Return a row for each host whose packet counts are due for a report, and reset these counts."""
         rows: list[HostEvidence] = []
         for name, peer in self._peers.items():
             if not peer.is_due(now_s):
@@ -129,10 +129,10 @@ class SilentPeers:
 
 
 class HostSocket:
-    """Sends packets from one NIC that the kernel of another host answers. It needs no privilege."""
+    """Sends packets from one NIC that another host's kernel answers. Needs no privilege."""
 
     def __init__(self, address: str, netns: str | None, device: str | None = None) -> None:
-        """Open the sockets. Raises OSError if the kernel refuses the UDP socket; ICMP is optional."""
+        """Open the ICMP and UDP sockets. Raises OSError if the kernel refuses UDP; ICMP is optional."""
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._sequence = 0
 
@@ -152,7 +152,7 @@ class HostSocket:
             self._icmp.setblocking(False)
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the ICMP and UDP sockets."""
         self._udp.close()
         if self._icmp is not None:
             self._icmp.close()
@@ -171,7 +171,7 @@ class HostSocket:
         return sent
 
     def answers(self) -> Iterator[str]:
-        """Yield the addresses that have answered since the last call."""
+        """Yield the address of each answer since the last call."""
         for _, (address, _), error in read_errors(self._udp):
             is_port = error.code == PORT_UNREACHABLE[error.origin]
             if error.type == UNREACHABLE[error.origin] and is_port and error.hop == address:
@@ -215,7 +215,7 @@ class HostProber:
         return self.peers.report(now_s)
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the ICMP and UDP sockets."""
         self._socket.close()
 
 

@@ -1,4 +1,4 @@
-"""The probers of all NICs of one host in one process, with one connection to each broker for all of them.
+"""Runs the probers of all NICs of one host in one process, which share one connection to each broker.
 
 One thread serves all NICs: it waits for their deadlines and link events together. Each NIC's engine has a
 thread in C. A NIC without its address, or a NIC that was recreated, is opened again separately.
@@ -32,7 +32,7 @@ IDLE_S: Final = 0.2
 
 
 class HostPublisher(ProbePublisher):
-    """The Kafka side of all probers of a host. It publishes the sums of the probers' counters."""
+    """Publishes for all probers of a host over one Kafka producer, with the sums of their counters."""
 
     def __init__(self, settings: ProbeSettings, notifier: ServiceNotifier) -> None:
         super().__init__(settings)
@@ -41,7 +41,7 @@ class HostPublisher(ProbePublisher):
         self._states: dict[str, tuple[int, Mapping[str, float]]] = {}
 
     def report_status(self, transport: ProbeTransport, peers: int, details: str = "") -> None:
-        """Send the status line of all NICs. `details` of one NIC are left out."""
+        """Send one status line for all NICs; ignore `details`, which concern one NIC."""
         self._states[transport.name] = peers, transport.counters()
         counts = [counters for _, counters in self._states.values()]
         samples, lost = (sum(count.get(key, 0) for count in counts) for key in ("samples", "lost"))
@@ -53,19 +53,19 @@ class HostPublisher(ProbePublisher):
         )
 
     def forget(self, name: str) -> None:
-        """Leave a NIC out of the status line."""
+        """Remove the NIC `name` from the status line."""
         self._states.pop(name, None)
 
 
 class _Silent(ServiceNotifier):
-    """A notifier for one prober of several, whose state is not that of the process."""
+    """A service notifier that sends nothing: one prober of several does not decide the process's state."""
 
     def notify(self, state: str) -> None:
-        """Send nothing."""
+        """Ignore the state of one prober."""
 
 
 class HostLog:
-    """The host's producer, peer table and reader. `members` receive the records that are read."""
+    """The Kafka producer, peer table and reader that a host's probers, its `members`, share."""
 
     def __init__(self, settings: ProbeSettings, host: str, notifier: ServiceNotifier) -> None:
         self._publisher = HostPublisher(settings, notifier)
@@ -75,7 +75,7 @@ class HostLog:
         self._reader: LookupReader | None = None
 
     def set_members(self, members: Sequence[ProbeService]) -> None:
-        """Deliver records to these probers, from the beginning of the topics: a new prober has no records."""
+        """Pass records to these probers, and read all topics again, because new probers need all records."""
         self._members = list(members)
         self._close_reader()
         if self._members:
@@ -84,12 +84,12 @@ class HostLog:
             self._reader = open_reader(self.publisher, handlers, self._host)
 
     def remove(self, name: str, members: Sequence[ProbeService]) -> None:
-        """Leave a NIC out of the status line, and deliver records to the remaining `members`."""
+        """Remove a NIC from the status line, and pass records only to the remaining `members`."""
         self._publisher.forget(name)
         self.set_members(members)
 
     def poll(self) -> object:
-        """Handle the messages that have arrived, for all probers."""
+        """Pass messages that have arrived to all probers."""
         return None if self._reader is None else self._reader.poll()
 
     def _handler(self, topic: Topic) -> RecordHandler:
@@ -109,13 +109,13 @@ class HostLog:
             self._reader = None
 
     def close(self) -> None:
-        """Send the waiting messages and close all connections."""
+        """Send the waiting messages and close all Kafka connections."""
         self._close_reader()
         self.publisher.close(self._host)
 
 
 class HostProbers:
-    """The probers of a host's NICs: `step` until a stop is requested, then `close`."""
+    """The probers of a host's NICs. Call `step` until a stop is requested, then `close`."""
 
     def __init__(self, settings: ProbeSettings, nics: Sequence[NicSettings], part: Part) -> None:
         self._settings = settings
@@ -127,7 +127,7 @@ class HostProbers:
         self._open_at_s = 0.0
 
     def step(self) -> None:
-        """Open probers that can be opened, do all work that is due, and wait for the next."""
+        """Open probers that can be opened, do all due work, and wait until more work is due."""
         self._open()
         for name, prober in list(self._probers.items()):
             if not prober.is_usable():
@@ -138,7 +138,7 @@ class HostProbers:
         self._wait()
 
     def _open(self) -> None:
-        """Open the missing probers of NICs that have their address. Raises ValueError for a bad setting."""
+        """Open probers for NICs without one that have their address. Raises ValueError for a bad setting."""
         now_s = time.monotonic()
         if len(self._probers) == len(self._nics) or now_s < self._open_at_s:
             return
@@ -163,7 +163,7 @@ class HostProbers:
         self._notifier.notify("READY=1")
 
     def _wait(self) -> None:
-        """Wait for the next deadline, a link event or the stop. Serve the probers with link events."""
+        """Wait for a deadline, a link event or a stop request; serve the probers that have link events."""
         probers = list(self._probers.values())
         until_s = min(
             (min(prober.wake_at_s, prober.link_reporter.due_s) for prober in probers), default=float("inf")
@@ -183,7 +183,7 @@ class HostProbers:
         self._open_at_s = 0.0
 
     def close(self) -> None:
-        """Announce that all NICs leave, and close everything."""
+        """Announce that all NICs leave, and close the probers and the connections."""
         self._notifier.notify("STOPPING=1")
         for prober in self._probers.values():
             prober.finish()
@@ -193,7 +193,7 @@ class HostProbers:
 
 
 def main(settings: ProbeSettings, nics: Sequence[NicSettings], part: Part | None = None) -> int:
-    """Probe from all NICs until the stop request. Returns the exit code: 0 stopped, 2 cannot start."""
+    """Probe from all NICs until a stop is requested. Return the exit code: 0 stopped, 2 cannot start."""
     part = part or own_process()
     with contextlib.closing(HostProbers(settings, nics, part)) as probers:
         while not part.stop.is_set():

@@ -10,7 +10,7 @@ KEY_BYTES = (16, 32)
 
 
 def read_key(path: Path) -> bytes:
-    """Return the key in `path`, stored as raw bytes or in hexadecimal. Raises SecretFileError."""
+    """Return the probe key in the file `path`, stored raw or in hexadecimal. Raises SecretFileError."""
     data = read_secret(path, "key_file", "the fleet's probe key")
     if len(data) in KEY_BYTES and not _is_hex(data):
         return data

@@ -1,4 +1,4 @@
-"""Watches whether a NIC's packets leave and arrive by that NIC, keep their traffic class and are not dropped.
+"""Checks that a NIC's packets leave and arrive by that NIC, keep their traffic class and are not dropped.
 
 A host with several NICs in one subnet may send by another NIC, or answer ARP requests for another NIC's
 address (ARP flux). It may also drop packets that arrive by a NIC that its routes do not use (strict
@@ -53,10 +53,10 @@ def problems_of(egress: str | None, arrived: int, filtered: str | None, rewritte
 
 
 class NicWatch:
-    """Checks one NIC. Call `check` every few seconds."""
+    """Checks by which device one NIC's packets leave and arrive. Call `check` every few seconds."""
 
     def __init__(self, nic: NicSettings, network: NicNetwork) -> None:
-        """Open the sockets of the check. Raises OSError if the kernel refuses a socket."""
+        """Open the socket that sends check packets. Raises OSError if the kernel refuses it."""
         self._nic, self._network = nic, network
         self._check = EgressCheck(nic.address, network.device, nic.netns)
         self._next = 0
@@ -65,7 +65,7 @@ class NicWatch:
         """Device by which packets were seen to leave, if it belongs to another NIC."""
 
     def check(self, peers: Sequence[str], wrong_device: int, rewritten: int = 0) -> str | None:
-        """Send a packet to one of the `peers`' addresses; return the problem seen since the last call.
+        """Send a packet to one of the addresses `peers`; return a problem since the last call, in one line.
 
         `wrong_device` and `rewritten` are counters of the engine: packets that another NIC received, and
         probes whose DSCP changed in either direction.
@@ -85,11 +85,11 @@ class NicWatch:
         return problems_of(self.egress, arrived, filtered, changed)
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket that sends check packets."""
         self._check.close()
 
     def _filtered(self, peer: str) -> str | None:
-        """Return the device on which the kernel expects a peer's packets, if it drops them here."""
+        """Return the only device from which the kernel accepts a peer's packets, if it drops them here."""
         own, device = self._nic.address, self._network.device
         if device is None or ":" in own:
             return None

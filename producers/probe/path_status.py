@@ -53,7 +53,7 @@ class _Path:
         return self.loss_streak >= DEAD_LOSS_STREAK
 
     def update(self, path_evidence: PathEvidence, now_ns: int) -> None:
-        """Add the engine's evidence since the last call."""
+        """Update the path with the engine's evidence since the last call."""
         if path_evidence.answered:
             self.answered_ns = now_ns - max(0, path_evidence.answered_age_ns)
         if path_evidence.loss_streak and path_evidence.lost:
@@ -67,7 +67,7 @@ class _Path:
 
 @dataclass(slots=True)
 class PathStatusTracker:
-    """Tracks the state of one NIC's paths and decides when to report.
+    """Decides when to report one NIC's losing paths, and which paths the report contains.
 
     It reads no clock; times are monotonic, ns. A report contains the losing paths. For each of their links it
     also contains the most recently answered path over that link, to narrow down the dead link. A report
@@ -83,7 +83,7 @@ class PathStatusTracker:
     """Gap to the next report while requests are lost; 0 if the last report had no loss."""
 
     def update(self, evidence: Iterable[PathEvidence], now_ns: int) -> PathStatusReport | None:
-        """Add the engine's evidence; return the status report if one is due."""
+        """Process the engine's evidence; return a status report if one is due, else None."""
         for path_evidence in evidence:
             self._paths.setdefault((path_evidence.peer, path_evidence.path), _Path()).update(
                 path_evidence, now_ns
@@ -107,7 +107,7 @@ class PathStatusTracker:
             del self._paths[key]
 
     def _selected(self, losing: Mapping[PathKey, _Path], now_ns: int) -> Iterable[tuple[PathKey, _Path]]:
-        """Return the paths to report: the losing ones, and for each of their links the path answered last."""
+        """Return the losing paths and, for each link of these, the path over it that was answered last."""
         if not losing:
             return ()
         if len(losing) > MAX_LOSING_PATHS:
@@ -151,7 +151,7 @@ def _row(peer: str, port: int, path: _Path, now_ns: int) -> PathStatus:
 
 
 class PathStatusReporter:
-    """Sends the tracker's reports to the flow actuator's socket at `path`."""
+    """Sends one NIC's path reports to the flow actuator's socket at `path`."""
 
     def __init__(self, path: Path, tracker: PathStatusTracker) -> None:
         self._path, self._tracker = path, tracker
@@ -161,7 +161,7 @@ class PathStatusReporter:
         self.sent = 0
 
     def update(self, evidence: Iterable[PathEvidence]) -> None:
-        """Add the engine's evidence and send a report if one is due."""
+        """Process the engine's evidence, and send a report if one is due."""
         report = self._tracker.update(evidence, time.monotonic_ns())
         if report is None:
             return
@@ -179,5 +179,5 @@ class PathStatusReporter:
         self._tracker.keep_only(peers)
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket to the flow actuator."""
         self._socket.close()

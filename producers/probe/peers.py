@@ -18,7 +18,7 @@ _Uint64s: TypeAlias = NDArray[np.uint64]
 
 
 def hashes_of(nics: Sequence[str], seed: int) -> _Uint64s:
-    """Return a 64-bit hash of each name, keyed by the fleet's seed."""
+    """Return a 64-bit hash of each NIC name, which depends on the fleet's `seed`."""
     key = seed.to_bytes(8, "big", signed=False)
     digests = b"".join(blake2b(nic.encode(), digest_size=8, key=key).digest() for nic in nics)
     return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
@@ -51,7 +51,7 @@ def choose_peers(
 
 
 def _mix(values: _Uint64s) -> _Uint64s:
-    """Permute 64-bit values: multiply by odd constants and fold the high bits down."""
+    """Mix the bits of 64-bit values one to one: multiply by odd constants and fold the high bits down."""
     mixed = values.copy()
     for factor in (0xD6E8FEB86659FD93, 0xA3B195354A39B70D):
         mixed ^= mixed >> np.uint64(32)

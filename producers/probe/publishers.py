@@ -1,4 +1,4 @@
-"""The two forms in which a prober publishes its measurements: raw samples, or figures per window."""
+"""Publishes a prober's measurements, either as raw samples or reduced to fits and delays per window."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class MeasurementPublisher(Protocol):
         """Publish the measurements since the last call; return them, or None if there are none."""
 
     def append_time_callback(self) -> Delivered | None:
-        """Return a callback that takes the append time of an announcement; None if it is not needed."""
+        """Return a callback that receives an announcement's append time; None if no append time is needed."""
 
     def finish(self) -> None:
-        """Publish the window that is still open."""
+        """Publish the measurements of the window that is still open."""
 
     def close(self) -> None:
-        """Close the readers of this publisher."""
+        """Close the publisher's Kafka readers, if it has any."""
 
 
 class RawPublisher:
-    """Publishes the samples unchanged."""
+    """Publishes the samples of one prober unchanged."""
 
     def __init__(self, transport: UdpTransport, publisher: ProbePublisher) -> None:
         self._transport, self._publisher = transport, publisher
@@ -48,18 +48,18 @@ class RawPublisher:
         return batch
 
     def append_time_callback(self) -> Delivered | None:
-        """Return None: samples need no log time."""
+        """Return None: raw samples need no log time."""
         return None
 
     def finish(self) -> None:
-        """Do nothing: there is no open window."""
+        """Do nothing: raw samples have no window."""
 
     def close(self) -> None:
-        """Do nothing: there is no reader."""
+        """Do nothing: raw publishing needs no Kafka reader."""
 
 
 class ReducedPublisher:
-    """Publishes clock fits and delays of each window, from this NIC's own view of inventory and clocks."""
+    """Publishes clock fits and path delays per window, with the inventory and clock models that it reads."""
 
     def __init__(self, transport: UdpTransport, publisher: ProbePublisher) -> None:
         self._transport, self._publisher = transport, publisher
@@ -80,10 +80,10 @@ class ReducedPublisher:
         """Offset of the log's clock from the system clock; None until the log has acknowledged a message."""
 
     def flush(self) -> ProbeColumns | None:
-        """Add the samples since the last call to the window and return them.
+        """Add the samples since the last call to the open window and return them.
 
-        If the window has ended, publish it. Windows are cut by the log's clock. Until its offset is known,
-        samples wait in the engine.
+        If the window has ended, publish it. Windows are cut by the log's clock. Until that clock's offset
+        is known, samples wait in the engine.
         """
         self._offsets.poll()
         if self._log_offset_ns is None:
@@ -93,7 +93,7 @@ class ReducedPublisher:
         return batch
 
     def append_time_callback(self) -> Delivered | None:
-        """Return a callback that computes the offset of the log's clock from a message's append time."""
+        """Return a callback that derives the offset of the log's clock from a message's append time."""
         sent_ns = time.time_ns()
 
         def set_offset(append_ns: int) -> None:
@@ -102,11 +102,11 @@ class ReducedPublisher:
         return set_offset
 
     def finish(self) -> None:
-        """Publish the window that is still open."""
+        """Publish the measurements of the window that is still open."""
         self._publish(*self._reducer.close(self._clocks()))
 
     def close(self) -> None:
-        """Close the reader."""
+        """Close the reader of inventory and clock models."""
         self._offsets.close()
 
     def _clocks(self) -> dict[str, str]:

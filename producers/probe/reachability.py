@@ -28,7 +28,7 @@ RETRY_S: Final = 600.0
 
 @lru_cache(maxsize=4096)
 def _ranges(networks: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
-    """Return the IP version, first address and last address of each network."""
+    """Return (IP version, first address, last address) of each network, addresses as integers."""
     parsed = [ipaddress.ip_network(network) for network in networks]
     return tuple(
         (network.version, int(network.network_address), int(network.broadcast_address)) for network in parsed
@@ -36,7 +36,7 @@ def _ranges(networks: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
 
 
 def reaches(networks: Iterable[str], address: str) -> bool:
-    """Return True if `address` is in one of `networks`, or if there are none: then the routes are unknown."""
+    """Return whether `networks` contain `address`; True without any network: the routes are unknown then."""
     ranges = _ranges(tuple(networks))
     if not ranges:
         return True
@@ -48,10 +48,10 @@ def reaches(networks: Iterable[str], address: str) -> bool:
 def reachable(
     own: Nic, records: Mapping[str, Nic], own_addresses: frozenset[str], silent: frozenset[str] = frozenset()
 ) -> dict[str, Nic]:
-    """Return the NICs that can exchange packets with `own`.
+    """Return the NICs among `records` that can exchange packets with `own`.
 
-    NICs with an address in `own_addresses` are left out: packets to them do not leave the host. `silent`
-    holds the rails that do not answer.
+    NICs with an address in `own_addresses` are left out: packets to these addresses do not leave the host.
+    `silent` holds the rails that do not answer.
     """
     address = own["addresses"][0]
     groups = group_of(own, records) if silent else {}
@@ -67,7 +67,7 @@ def reachable(
 
 
 def group_of(own: Nic, records: Mapping[str, Nic]) -> dict[str, str]:
-    """Return the rail of each NIC on other rails than `own`: its rail number, or else its device name.
+    """Return, by NIC, its rail if it is not on the rail of `own`: the rail number, else the device name.
 
     A device name stands for a rail only on hosts that also have a NIC with the device name of `own`.
     """
@@ -91,17 +91,17 @@ class RailReach:
     _silent_since_s: dict[str, float] = field(default_factory=dict)
 
     def set_peers(self, peers: Iterable[str], now_s: float) -> None:
-        """Record the NICs that are probed from now on."""
+        """Set the NICs that are probed from `now_s` on."""
         self._first_s = {name: self._first_s.get(name, now_s) for name in peers}
 
     def update(self, evidence: Iterable[PathEvidence]) -> None:
-        """Add the engine's evidence of answers since the last call."""
+        """Record which NICs have answered, from the engine's evidence since the last call."""
         self._answered.update(path.peer for path in evidence if path.answered)
 
     def silent(self, groups: Mapping[str, str], host_of: Mapping[str, str], now_s: float) -> frozenset[str]:
         """Return the rails that do not answer although NICs of the own rail do.
 
-        `groups` maps each NIC on another rail to that rail. `host_of` maps each NIC to its host.
+        `groups` maps each NIC on another rail to its rail. `host_of` maps each NIC to its host.
         """
         for group in [name for name, since_s in self._silent_since_s.items() if now_s - since_s >= RETRY_S]:
             del self._silent_since_s[group]

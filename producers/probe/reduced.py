@@ -1,7 +1,7 @@
 """Reduces a prober's samples to clock fits and delays per window (`probes.publish = reduced`).
 
-The result is the same `ClockFits` and `PathDelays` of a map worker, with the NIC as its own source. The
-inputs are the prober's batches with their log time and the newest `ClockOffsets`.
+The result is the same `ClockFits` and `PathDelays` as from the delay stage, with the NIC as its own source.
+The inputs are the prober's batches with their log time and the newest `ClockOffsets`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _ClockState:
 
 @dataclass(slots=True)
 class ClockView:
-    """The newest model of every clock. The `ClockOffsets` records may arrive in any order."""
+    """The newest model of every clock, from `ClockOffsets` records, which may arrive in any order."""
 
     log_offset_ns: int = 0
     """Fabric time minus log append time."""
@@ -72,7 +72,7 @@ class ClockView:
                 )
 
     def _forget_later(self, record: ClockOffsets) -> None:
-        """Treat models of later windows as older than this record. Called when log time stepped back."""
+        """Mark models of later windows as older than this record, because log time stepped back."""
         window, end_log_ns = record["window"], record["window_end_ns"] - record["log_offset_ns"]
         self._newest_window = min(self._newest_window, window)
         for name, clock_line in self._clocks.items():
@@ -92,7 +92,7 @@ class ClockView:
         return ClockSync.SYNCED if is_fresh and clock_line.state == ClockSync.SYNCED else ClockSync.HOLDOVER
 
     def models(self, clock_of: Mapping[str, str], log_ns: int) -> dict[str, ClockLine]:
-        """Return the clock model of each NIC with a usable clock. `clock_of` maps each NIC to its clock."""
+        """Return, by NIC, the model of each usable clock. `clock_of` maps each NIC to its clock."""
         return {
             nic: self._clocks[clock].model
             for nic, clock in clock_of.items()
@@ -101,7 +101,7 @@ class ClockView:
 
 
 class Reducer:
-    """The open window of one prober. `add` returns the records of each window that it closes."""
+    """Collects one prober's samples in a window; `add` returns the records of a window that it closes."""
 
     def __init__(self, nic: str, shard: str, clock: str, window_ns: int, view: ClockView) -> None:
         self._nic, self._shard, self._clock = nic, shard, clock
@@ -117,9 +117,10 @@ class Reducer:
     def add(
         self, batch: ProbeColumns, log_ns: int, clock_of: Mapping[str, str]
     ) -> tuple[list[ClockFits], list[PathDelays]]:
-        """Add a batch published at `log_ns`; return `ClockFits` and `PathDelays` of the window it closed.
+        """Add a batch published at `log_ns`; return the records of the window that it closed.
 
-        The lists are empty if it closed none. `clock_of` maps each peer to its clock. Windows never go back.
+        The lists are empty if the batch closed no window. `clock_of` maps each peer to its clock. Windows
+        never go back.
         """
         window = max(log_ns // self._window_ns, self._window)
         closed: tuple[list[ClockFits], list[PathDelays]] = ([], [])
@@ -139,7 +140,7 @@ class Reducer:
         return closed
 
     def close(self, clock_of: Mapping[str, str]) -> tuple[list[ClockFits], list[PathDelays]]:
-        """Return the open window's records and open a new window. The lists are empty if it had no batch."""
+        """Return the open window's records, empty lists if it had no batch, and open a new window."""
         if not self._batches:
             return [], []
         start_ns = self._window * self._window_ns

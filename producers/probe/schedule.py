@@ -1,4 +1,4 @@
-"""Follows the probe schedule of a NIC: when its prober sends, and to which paths.
+"""Follows the probe schedule of a NIC, which sets when its prober sends, and to which paths.
 
 The schedule (`ProbeSchedule`) is in fabric time, but the engine needs times of its own clock. A schedule that
 would probe faster than the settings allow is refused.
@@ -28,7 +28,7 @@ MAX_DRIFT_PPB: Final = 1e8
 
 
 def slot_of(settings: ProbeSettings) -> tuple[int, int]:
-    """Return a slot's length in ns and its number of paths, for `rate_pps`; zeros without schedules."""
+    """Return a slot's length, ns, and its number of paths at `rate_pps`; zeros if schedules are disabled."""
     if not settings.scheduled:
         return 0, 0
     probes = (2 if settings.spacing_ns else 1) + settings.singles
@@ -36,7 +36,7 @@ def slot_of(settings: ProbeSettings) -> tuple[int, int]:
 
 
 def schedule_error(record: ProbeSchedule, slot: tuple[int, int]) -> str:
-    """Return why a prober with this slot cannot follow a `ProbeSchedule`; empty if the prober can."""
+    """Return why a prober with this slot (ns, paths) cannot follow a `ProbeSchedule`; empty if it can."""
     count, per_slot = len(record["path"]), record["probes_per_slot"]
     peers = record["peer"]
     if not 1 <= per_slot <= slot[1]:
@@ -53,7 +53,7 @@ def schedule_error(record: ProbeSchedule, slot: tuple[int, int]) -> str:
 
 
 def schedule_paths(record: ProbeSchedule) -> list[PathKey]:
-    """Return the peer and source port of each probe in one period of a valid `ProbeSchedule`."""
+    """Return (peer, source port) of each probe in one period of a valid `ProbeSchedule`, in order."""
     return [(record["peers"][at], path) for at, path in zip(record["peer"], record["path"], strict=True)]
 
 
@@ -64,7 +64,7 @@ def fabric_time_ns(record: ProbeSchedule, clock_ns: int) -> int:
 
 
 class ScheduleFollower:
-    """Keeps one engine on its probe schedule. Call `refresh` several times per second."""
+    """Makes one engine follow its probe schedule. Call `refresh` several times per second."""
 
     def __init__(self, engine: Engine, nic: str, slot: tuple[int, int]) -> None:
         self.engine, self.nic, self.slot = engine, nic, slot
@@ -77,17 +77,17 @@ class ScheduleFollower:
 
     @property
     def is_active(self) -> bool:
-        """True if the engine now follows a schedule."""
+        """Whether the engine follows a schedule now."""
         return self._applied is not None
 
     def rates_pps(self) -> dict[PathKey, float]:
-        """Return the probe rate of each (peer, source port) in the active schedule; empty without one."""
+        """Return, by (peer, source port), probes per second of the active schedule; empty without one."""
         if self._applied is None or self._record is None:
             return {}
         return schedule_rates_pps(self._paths, self._record["slot_ns"], self._record["probes_per_slot"])
 
     def on_schedule(self, nic: str, record: ProbeSchedule | None, append_ms: int) -> None:
-        """Receive a message of the schedule topic. A record of None removes the schedule."""
+        """Store a schedule from the schedule topic. A record of None removes the schedule."""
         if nic != self.nic:
             return
         if record is not None:
@@ -99,7 +99,7 @@ class ScheduleFollower:
         self._record = record
 
     def refresh(self) -> None:
-        """Align the engine's slots with the schedule, as clocks drift and peers and ports change."""
+        """Set the engine's slots from the schedule again, as clocks drift and peers and ports change."""
         record = self._record
         if record is None:
             if self._applied is not None:

@@ -1,4 +1,4 @@
-"""The prober service of one NIC: probes its peers, publishes measurements, link events and routes.
+"""Runs the prober of one NIC: probes its peers, publishes measurements, link events and routes.
 
 The engine's thread sends and receives. The service's thread wakes at each flush, and at once for link events.
 """
@@ -48,12 +48,12 @@ MS_PER_S = 1e3
 
 
 class LogAccess(Protocol):
-    """Access to the log that the probers of several NICs share."""
+    """A publisher and a reader of the log that the probers of several NICs share."""
 
     publisher: ProbePublisher
 
     def poll(self) -> object:
-        """Handle the messages that have arrived, for all probers."""
+        """Pass messages that have arrived to all probers."""
         ...
 
 
@@ -68,7 +68,7 @@ class ProbeService:
         addresses: AddressWatch,
         shared: LogAccess | None = None,
     ) -> None:
-        """Open all parts. Raises OSError or ValueError if a part cannot be opened.
+        """Open the engine, sockets and readers. Raises OSError or ValueError if one cannot be opened.
 
         `shared`: access to the log that other probers of this process use too; None opens a separate access.
         """
@@ -131,7 +131,7 @@ class ProbeService:
         self._peers_at_s, self._peers_rest_s = math.inf, 0.0
 
     def start(self) -> None:
-        """Start answering probes."""
+        """Start answering the probes of other NICs."""
         self.transport.start()
         _log.info(
             "%s: answers on %s UDP port %d, run %d",
@@ -144,18 +144,18 @@ class ProbeService:
         self._set_next_flush()
 
     def run(self) -> None:
-        """Work until a stop is requested, the NIC was recreated, or the engine fails."""
+        """Call `step` until a stop is requested, the NIC was recreated, or the engine fails."""
         while not self.stop.is_set() and self.is_usable():
             self.step()
         self.finish()
 
     def is_usable(self) -> bool:
-        """Return True if the engine works and the NIC is still the NIC for which the sockets were opened."""
+        """Return whether the engine works and the NIC was not recreated since its sockets were opened."""
         self.remade = self._identities.changed(time.monotonic())
         return self.transport.failure is None and self.remade is None
 
     def finish(self) -> None:
-        """Log why the work ended, publish the last measurements, and leave the peers of other NICs."""
+        """Log why probing ended, publish the last measurements, and announce that this NIC leaves."""
         if self.remade is not None:
             _log.warning("%s; its sockets are opened again", self.remade)
         if self.transport.failure is not None:
@@ -168,7 +168,7 @@ class ProbeService:
 
     @property
     def wake_at_s(self) -> float:
-        """The next deadline, in seconds of the monotonic clock; a link event may need work earlier."""
+        """Monotonic time of the next deadline, s; a link event may need work earlier."""
         wake_at_s = min(self._flush_at_s, self._trace_at_s)
         return wake_at_s if self.size_prober is None else min(wake_at_s, self.size_prober.due_s)
 
@@ -182,7 +182,7 @@ class ProbeService:
             self._work()
 
     def step_at_once(self) -> None:
-        """Publish link events, and do the work that is due, without a wait."""
+        """Publish link events and do the work that is due, but never wait."""
         self.link_reporter.wait(0.0)
         self.link_reporter.publish()
         if time.monotonic() >= self.wake_at_s:
@@ -204,7 +204,7 @@ class ProbeService:
             self._report_status()
 
     def close(self) -> None:
-        """Close all parts."""
+        """Close the engine, sockets and readers."""
         self.publisher.supervisor.notify("STOPPING=1")
         self.link_reporter.close()
         self.nic_watch.close()
@@ -221,7 +221,7 @@ class ProbeService:
     # ---- parts
 
     def handlers(self) -> Mapping[Topic, RecordHandler]:
-        """Return the functions that receive records, by topic."""
+        """Return, by topic, the function that receives its records."""
         handlers: dict[Topic, RecordHandler] = {INVENTORY: self._on_announcement}
         if self.settings.scheduled:
             handlers[PROBE_SCHEDULES] = self.schedule.on_schedule
@@ -328,7 +328,7 @@ class ProbeService:
             self.path_status.update([path for path in paths if path.peer not in unproven])
 
     def _watch_nic(self, now_s: float) -> None:
-        """Check how the NIC's packets leave and arrive, and announce the NIC if it has changed."""
+        """Check by which device the NIC's packets leave and arrive; announce the NIC if it has changed."""
         peers = [peer.address for peer in self.transport.engine.peers]
         counters = self.transport.counters()
         problem = self.nic_watch.check(peers, int(counters["wrong_device"]), int(counters["dscp_changed"]))
@@ -342,7 +342,7 @@ class ProbeService:
             self._announce_at_s = now_s
 
     def _peer_problem(self, now_s: float) -> str | None:
-        """Return one line if no NIC of another host has been a peer for long; None for a lone host."""
+        """Return one line of text if for long no NIC of another host has been a peer; else None."""
         alive = self.publisher.peers.alive(self.nic.shard)
         hosts = {record["host"] for record in alive.values()} - {self.nic.host}
         if self._peers or not hosts:
@@ -368,7 +368,7 @@ class ProbeService:
 def open_reader(
     publisher: ProbePublisher, handlers: Mapping[Topic, RecordHandler], host: str
 ) -> LookupReader:
-    """Return a reader of the topics that probers of a host need."""
+    """Open a reader of the topics in `handlers`, as the probers of `host` need them."""
     return LookupReader(
         publisher.kafka,
         handlers,
@@ -379,7 +379,7 @@ def open_reader(
 
 
 def main(settings: ProbeSettings, nic: NicSettings) -> int:
-    """Probe until SIGTERM or SIGINT. Returns the exit code: 0 stopped, 1 failed, 2 cannot start."""
+    """Probe until SIGTERM or SIGINT. Return the exit code: 0 stopped, 1 failed, 2 cannot start."""
     stop = StopRequest()
     if not stop.set_on_signals() and os.environ.get("NOTIFY_SOCKET"):
         _log.warning("prober runs outside the main thread and does not handle signals")

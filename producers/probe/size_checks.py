@@ -41,7 +41,7 @@ the largest size that passes, or None if that is not known."""
 
 
 class SizeProbe(NamedTuple):
-    """A packet to send: path, number, size with the headers of IP and UDP, and index of the class."""
+    """A packet to send: path, number, size in bytes with IP and UDP headers, and index of the class."""
 
     key: PathKey
     seq: int
@@ -50,7 +50,7 @@ class SizeProbe(NamedTuple):
 
 
 def find_limit(full_bytes: int, hint_bytes: int = 0) -> Check:
-    """Find the largest size up to `full_bytes` that passes. `hint_bytes` is the likely limit, or 0."""
+    """Search the largest packet size up to `full_bytes` that passes; `hint_bytes`: likely limit, or 0."""
     small_passed = 0
     for _ in range(CONFIRM_TIMES):
         full, small = yield full_bytes, SMALL_BYTES
@@ -88,7 +88,7 @@ def _passes(size_bytes: int) -> Generator[Sizes, tuple[bool, ...], bool]:
 
 @dataclass(slots=True)
 class _Path:
-    """State of the checks of one path in one traffic class. Times are seconds of the monotonic clock."""
+    """Progress of the checks of one path in one traffic class. Times are seconds of the monotonic clock."""
 
     full_bytes: int
     passes_bytes: int | None = None
@@ -111,7 +111,7 @@ class _Path:
 
     @property
     def is_blocked(self) -> bool:
-        """Return True if the path is known to drop packets of full size."""
+        """Return whether the path is known to drop packets of full size."""
         return self.passes_bytes is not None and self.passes_bytes < self.full_bytes
 
 
@@ -119,8 +119,8 @@ class SizeChecks:
     """Checks the paths of one NIC in turn. The caller sends the packets of `step` and reports their fate.
 
     `rate_pps`: full-size packets per second on all paths together, while none is lost. `timeout_s`: time
-    after which a packet counts as lost. `dscps`: DSCP of each traffic class; each path is checked in all of
-    them. Times are seconds of the monotonic clock.
+    after which a packet counts as lost. `dscps`: DSCP of each traffic class; each path is checked in all
+    classes. Times are seconds of the monotonic clock.
     """
 
     def __init__(self, rate_pps: float, timeout_s: float, dscps: Sequence[int] = (0,)) -> None:
@@ -151,7 +151,7 @@ class SizeChecks:
 
     @property
     def due_s(self) -> float:
-        """Time at which `step` next has something to do. If a packet has arrived, that is at once."""
+        """Time at which `step` must be called next, s: at once if a packet has arrived."""
         if not self._paths:
             return float("inf")
         if not self._key_of:
@@ -187,7 +187,7 @@ class SizeChecks:
             path.router_mtu_bytes = mtu_bytes
 
     def on_unsent(self, seq: int) -> None:
-        """Record that packet number `seq` never left: its path's check ends without a result."""
+        """Record that packet number `seq` was not sent: its path's check ends without a result."""
         key = self._key_of.get(seq)
         if key is not None:
             path = self._paths[key]
@@ -202,7 +202,7 @@ class SizeChecks:
     def take_results(self, now_s: float) -> list[PathSize]:
         """Return the new results, one per path: that of the class with the smallest passing size.
 
-        A path has no result until all classes are known, unless one drops full-size packets.
+        A path has no result until all classes are known, unless one class drops full-size packets.
         """
         rows = [row for key in sorted(self._results) if (row := self._result(key, now_s)) is not None]
         self._results, self.is_urgent = set(), False
@@ -236,7 +236,7 @@ class SizeChecks:
         return [path for path in paths if path is not None]
 
     def _next_key(self, now_s: float) -> _Key | None:
-        """Return the next path and class to check, cyclically. Due paths that drop large packets go first."""
+        """Return the next path and class to check, in turn; due paths that drop large packets go first."""
         blocked = [k for k, p in self._paths.items() if p.is_blocked and not p.sent and now_s >= p.due_s]
         if blocked:
             return min(blocked, key=lambda key: self._paths[key].due_s)
@@ -273,7 +273,7 @@ class SizeChecks:
         return arrived
 
     def _advance(self, key: _Key, path: _Path, now_s: float) -> list[SizeProbe]:
-        """Evaluate the fate of a path's packets; return the next packets of its check."""
+        """Evaluate which of a path's packets arrived; return the next packets of the path's check."""
         arrived = self._end_round(path)
         if path.search is None:
             return self._on_first(key, path, arrived[0], now_s)
@@ -313,5 +313,5 @@ class SizeChecks:
         self._results.add(key[:2])
 
     def _known_limit(self) -> int:
-        """Return the limit found on another path, which may have the same cause; 0 if no limit was found."""
+        """Return a size limit found on another path, bytes, which may apply here too; 0 if none was found."""
         return next((path.passes_bytes or 0 for path in self._paths.values() if path.is_blocked), 0)

@@ -1,4 +1,4 @@
-"""Sends packets of the NIC's MTU on its paths now and then, to find paths that drop large packets.
+"""Sends packets of the NIC's MTU on its paths periodically, to find paths that drop large packets.
 
 `size_checks.py` selects the packets. This module sends on the path's own socket, so that the packets take the
 path's route, and reads the answers from the probe engine.
@@ -37,16 +37,16 @@ class SizeProber:
 
     @property
     def due_s(self) -> float:
-        """Time of the monotonic clock at which `step` next has something to do."""
+        """Monotonic time at which `step` must be called next, s."""
         return self._checks.due_s
 
     def set_mtus(self, own_bytes: int | None, of_peers: Mapping[str, int | None]) -> None:
-        """Set the NIC's own MTU and its peers' announced MTUs, by name. The smaller one is probed."""
+        """Set the NIC's own MTU and, by name, its peers' MTUs. Paths are probed with the smaller of both."""
         self._own_bytes, self._of_peers = own_bytes or 0, of_peers
         self._refresh()
 
     def _refresh(self) -> None:
-        """Set the paths to check to those that the engine probes now."""
+        """Check the sizes on the paths that the engine probes now."""
         sizes: dict[PathKey, int] = {}
         self._targets = {}
         for peer in self._engine.peers:
@@ -83,7 +83,7 @@ class SizeProber:
                     self._checks.on_too_big(seq, mtu_bytes)
 
     def _send(self, probe: SizeProbe) -> bool:
-        """Send one packet; return True if the kernel accepted it."""
+        """Send one packet; return whether the kernel accepted it."""
         peer, port = probe.key
         target = self._targets[peer]
         ports = self._engine.all_ports

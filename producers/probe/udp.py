@@ -1,4 +1,4 @@
-"""The UDP probe transport: one NIC's probe engine, its sockets and its thread. The thread runs no Python."""
+"""Runs the UDP probe transport: one NIC's probe engine, its sockets and its thread, which runs no Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIN_OWN_RAIL = 2
 
 
 def test_clock(settings: ClockSettings | None) -> TestClock | None:
-    """Return the test clock of a NIC; None without settings. The present time replaces `epoch_ns` 0."""
+    """Create a NIC's test clock; None without settings. An `epoch_ns` of 0 stands for the present time."""
     if settings is None:
         return None
     return TestClock(
@@ -48,7 +48,7 @@ test_clock.__test__ = False  # type: ignore[attr-defined]  # pytest collects it 
 
 
 class UdpTransport:
-    """Probes and answers over UDP from one NIC."""
+    """Sends one NIC's probes over UDP, and answers the probes of other NICs."""
 
     def __init__(self, settings: ProbeSettings, nic: NicSettings) -> None:
         self.settings = settings
@@ -140,7 +140,7 @@ class UdpTransport:
         )
 
     def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
-        """Choose the peers from the living NICs, plus at most as many of `extra`; return their number."""
+        """Choose peers among the living NICs, plus at most as many of `extra`; return the number of peers."""
         alive, own = table.alive(self.nic.shard), self.record()
         groups = group_of(own, alive)
         hosts = {name: record["host"] for name, record in alive.items()}
@@ -163,11 +163,11 @@ class UdpTransport:
 
     @property
     def unproven_peers(self) -> frozenset[str]:
-        """Peers on rails of which no NIC has ever answered: they may be meant to be apart."""
+        """Peers on rails from which no NIC has ever answered: the network may not connect these rails."""
         return self.rails.unproven(self._groups)
 
     def mtu_changed(self) -> bool:
-        """Read the device's MTU again; return True if it changed."""
+        """Read the device's MTU again; return whether it changed."""
         mtu_bytes = link_of(self.engine.responder_socket, self.nic.device).mtu_bytes
         if mtu_bytes in (None, self.link.mtu_bytes):
             return False
@@ -175,14 +175,14 @@ class UdpTransport:
         return True
 
     def counters(self) -> Mapping[str, float]:
-        """Return the engine's counters."""
+        """Return, by name, the engine's counters of packets and samples."""
         counters: Mapping[str, float] = self.engine.counters()
         return counters
 
     def open_candidates(self, ports: Sequence[int]) -> list[socket.socket]:
         """Open sockets bound to those of `ports` that are free, configured like the paths' sockets.
 
-        Port 0 means any port. Route traces use the sockets, and the engine may take them over.
+        Port 0 means any port. Route traces use the sockets, and the engine may take over some of them.
         """
 
         def open_all() -> list[socket.socket]:

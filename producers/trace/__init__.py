@@ -1,1 +1,1 @@
-"""Traces the routes that probes and flows take."""
+"""Traces the routes of probes and flows by packets with a limited TTL."""

@@ -8,7 +8,7 @@ the same signs, so they give the same names. This module is pure.
 - A peer may be reached over several switches, but always through the same last address. Then its leaf answers
   from one address for all of its ports.
 - If two NICs have the same first hop but several switches between them, that hop is an anycast gateway.
-- Traces from one NIC never show both ends of a cable. If they do under an assumed pairing, it is wrong.
+- Traces from one NIC never show both ends of a cable. An assumed pairing under which they would is wrong.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BY_PORT: Final = AddressRule()
 
 @lru_cache(maxsize=65536)
 def partner_of(address: str, prefix: int, hosts: tuple[int, int] = (0, 0)) -> str | None:
-    """Return the address at the opposite end of a cable with one prefix for both ends; else None.
+    """Return the address at the opposite end of a cable whose ends share a prefix; None if there is none.
 
     `prefix` 31 is a /31 or /127, 30 a /30 or /126. With 24, `hosts` are the last bytes of the two ends.
     """
@@ -65,7 +65,7 @@ def partner_of(address: str, prefix: int, hosts: tuple[int, int] = (0, 0)) -> st
 
 
 class Addressing:
-    """Learns a fabric's address rule from one NIC's traces. With `configured` "auto", any prefix counts."""
+    """Learns a fabric's address rule from one NIC's traces. `configured`: prefix length, "auto" for any."""
 
     def __init__(self, configured: LinkPrefix = "auto") -> None:
         self._configured = configured
@@ -114,7 +114,7 @@ class Addressing:
         return 0, (0, 0)
 
     def _has_one_last_hop(self) -> bool:
-        """Return True if each leaf answers from one address, no matter which switch precedes it."""
+        """Return whether each leaf answers from one address, whichever switch precedes it on the path."""
         is_shared = False
         for ends in self._last.values():
             before, last = {a for a, _ in ends}, {b for _, b in ends}

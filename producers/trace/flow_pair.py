@@ -1,4 +1,4 @@
-"""State of the traced flow routes between a NIC and one peer, and the distance to the peer."""
+"""Holds the traced flow routes between a NIC and one peer, and the number of routers to the peer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DISTANCE_FRESH_S: Final = 30.0
 
 
 def shape_of(protocol: str) -> FlowProtocol:
-    """Return the protocol that switches see in a flow's packets: TCP or UDP."""
+    """Return the protocol, TCP or UDP, that switches see in the packets of a flow of `protocol`."""
     return FlowProtocol.TCP if protocol == FlowProtocol.TCP else FlowProtocol.UDP
 
 
@@ -38,7 +38,7 @@ class FlowRouteKey(NamedTuple):
 
     @classmethod
     def of(cls, flow: TracedFlow) -> FlowRouteKey:
-        """Return the key of the route that a trace's packets follow."""
+        """Return the key of the route that the packets of `flow` follow."""
         if flow.leg == Leg.REQUEST:
             return cls(FlowLeg.DATA, flow.peer, flow.port, flow.target[1])
         return cls(FlowLeg.ACK, flow.peer, flow.target[1], flow.port)
@@ -77,20 +77,20 @@ class _Distance:
 
     @property
     def pause_s(self) -> float:
-        """Time between the trace that begins now and the next trace, s."""
+        """Time between the start of a trace and the start of the next trace, s."""
         if self.routers is None:
             return min(DISTANCE_FRESH_S, DISTANCE_RETRY_S * 2.0**self.tries)
         return DISTANCE_FRESH_S
 
     def begin(self, peer: str, address: str, port: int, next_s: float) -> TracedFlow:
-        """Begin a trace from `port` and return its packets; the next trace is due at `next_s`."""
+        """Return the packets of a trace from `port` that begins now. `next_s`: time of the next trace."""
         self.due_s = next_s
         self.tries += 1
         self.flow = TracedFlow(Leg.REQUEST, peer, port, (address, TRACEROUTE_PORT), 0)
         return self.flow
 
     def update(self, trace: Trace, topology: Topology, peer_first_hop: str | None) -> bool:
-        """Add the result of a trace; return True if the distance changed.
+        """Update the distance from a trace; return whether it changed.
 
         A firewall can keep the peer silent. Then the distance counts if the last hop is the peer's router.
         """
@@ -105,7 +105,7 @@ class _Distance:
 
 @dataclass(slots=True)
 class FlowPair:
-    """One directed pair of NICs: its routes, the distance to the peer, and its published record."""
+    """Two NICs, in one direction: the routes between them, their distance, and their published record."""
 
     wanted_s: float
     """Time of the last request for any of its routes."""
@@ -119,7 +119,7 @@ class FlowPair:
     dirty_s: float = 0.0
 
     def mark_dirty(self, now_s: float) -> None:
-        """Mark the record as different from the published one."""
+        """Note at `now_s` that the pair's record has changed and must be published again."""
         if not self.published.dirty:
             self.published.dirty, self.dirty_s = True, now_s
 
@@ -138,14 +138,14 @@ class FlowPair:
         return dropped
 
     def must_wait(self, now_s: float) -> bool:
-        """Return True if a changed record is not to be published yet."""
+        """Return whether a changed record must not be published yet."""
         if self.published.moved:
             return False
         settling = any(route.known is None for route in self.routes.values())
         return now_s < self.published.next_s or (settling and now_s - self.dirty_s < SETTLE_S)
 
     def name(self, key: FlowRouteKey, route: FlowRoute, names: RouteNames) -> bool:
-        """Name the links of a route; return True if its named links changed."""
+        """Name the links of a route; return whether its links differ from those named before."""
         known_route = route.known
         if known_route is None:
             return False
@@ -175,6 +175,6 @@ class FlowPair:
 
 
 def _is_same_node(topology: Topology, hop: str | None, other: str | None) -> bool:
-    """Return True if both addresses belong to one node of the topology file."""
+    """Return whether the topology file assigns both hops' addresses to one node."""
     place, other_place = topology.at(hop or ""), topology.at(other or "")
     return place is not None and other_place is not None and place[0] == other_place[0]

@@ -1,4 +1,4 @@
-"""Traces the links that a NIC's flows take, and those that they would take from other source ports.
+"""Traces the links that a NIC's flows take, and the links that they would take from other source ports.
 
 Each trace uses a flow's own port pair. The result is the links of each flow, and a `FlowRoutes` record of
 each pair: leg DATA for packets that this NIC sends, leg ACK for its answers to peers' flows.
@@ -55,7 +55,10 @@ class FlowRouteTracer(RouteTracer):
         sockets: Mapping[str, TraceSocket],
         seed: int | None = None,
     ) -> None:
-        """The caller updates `peers`, NICs to announcements. `sockets` has one entry per protocol."""
+        """Start without routes. The caller updates `peers`, which maps NICs to announcements.
+
+        `sockets` has one entry per protocol.
+        """
         super().__init__(settings, nic, seed)
         self.settings = settings
         self.links_changed = False
@@ -71,7 +74,7 @@ class FlowRouteTracer(RouteTracer):
     # ---- inputs
 
     def on_announcement(self, peer: str, now_s: float) -> None:
-        """Apply a changed or removed announcement of a NIC."""
+        """Adapt the routes to a peer to its changed announcement; drop them if it was removed."""
         pair, record = self._pairs.get(peer), self._peers.get(peer)
         if pair is None:
             return
@@ -92,7 +95,7 @@ class FlowRouteTracer(RouteTracer):
             self._name_all(pair, now_s)
 
     def on_peer_routes(self, peer: str, record: FlowRoutes | None, now_s: float) -> None:
-        """Apply a peer's record of its flows to this NIC; this NIC's answers to them are traced."""
+        """Read a peer's record of its flows to this NIC; trace this NIC's answers to these flows."""
         self._keep_requested(peer, self._requested.take(peer, record, now_s), now_s)
 
     def on_own_routes(self, peer: str, record: FlowRoutes | None, now_s: float) -> None:
@@ -142,11 +145,11 @@ class FlowRouteTracer(RouteTracer):
 
     @property
     def busy(self) -> bool:
-        """True if any trace is open or queued."""
+        """Whether any trace is open or queued."""
         return self._tracer.busy
 
     def tick(self, now_s: float) -> None:
-        """Receive answers, send packets and publish records that are due."""
+        """Receive answers, send trace packets, and publish records that are due."""
         for sock in self._sockets if self.busy or now_s >= self._drain_s else ():
             self._drain_s = now_s + DRAIN_S
             for reply in sock.replies():
@@ -184,7 +187,7 @@ class FlowRouteTracer(RouteTracer):
                 self._tracer.schedule(route.flow)
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the sockets that send trace packets."""
         for sock in self._sockets:
             sock.close()
 
@@ -256,7 +259,7 @@ class FlowRouteTracer(RouteTracer):
             )
 
     def _begin(self, pair: FlowPair, key: FlowRouteKey, route: FlowRoute, now_s: float) -> None:
-        """Start tracing a route that is new or has a new length."""
+        """Start tracing a route that is new, or whose number of routers changed."""
         routers = pair.distance.routers
         if not routers or pair.address is None:  # no router in between
             route.known, route.due_s = KnownRoute((), True, time.time_ns()), float("inf")
@@ -284,7 +287,7 @@ class FlowRouteTracer(RouteTracer):
         self._sockets_by_shape[SHAPES[flow.socket]].send(flow.port, flow.target, packet.ttl, packet.seq)
 
     def _retrace_pause_s(self, route: FlowRoute) -> float:
-        """Return the pause before the next routine trace: shorter for live flows, longer for many routes."""
+        """Return the pause before a routine trace, s: shorter for a live flow, longer if routes are many."""
         hops = route.flow.max_ttl if route.flow is not None else 1
         min_s = self.settings.retrace_own_s if route.in_use else self.settings.retrace_s
         budget_s = self._count * max(1, hops) / (RETRACE_SHARE * self.settings.trace_pps)
@@ -319,7 +322,7 @@ class FlowRouteTracer(RouteTracer):
                 self._on_moved(pair, now_s)
 
     def _on_moved(self, pair: FlowPair, now_s: float) -> None:
-        """Trace the pair's other routes, or all routes of the NIC, because they may have moved too."""
+        """Trace other routes, of the pair or of the whole NIC, because they may have moved with this one."""
         affected = self._pairs.values() if self._all_rested(now_s) else [pair]
         for other in affected:
             for route in other.routes.values():
@@ -327,7 +330,7 @@ class FlowRouteTracer(RouteTracer):
                     self._tracer.schedule(route.flow, soon=route.in_use)
 
     def _on_distance(self, pair: FlowPair, trace: Trace, now_s: float) -> None:
-        """Apply a distance trace. If the distance changed, trace the peer's routes to the new length."""
+        """Process a distance trace. If the distance changed, trace the peer's routes to the new length."""
         if pair.distance.update(trace, self._names.topology, pair.first_hop):
             for key, route in pair.routes.items():
                 self._cancel(route)

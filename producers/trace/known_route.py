@@ -21,7 +21,7 @@ answers half of the traces, a series of 16 traces without an answer has a probab
 
 
 class Change(Enum):
-    """Effect of a trace on the known route of a path."""
+    """Effect of a new trace on the known route of a path."""
 
     NONE = auto()
     NEW = auto()
@@ -42,9 +42,9 @@ class KnownRoute:
     silent_traces: int = 0
 
     def update(self, trace: Trace, now_ns: int, expected: bool = False) -> bool:
-        """Add a new trace; return True if the path should be traced again at once for confirmation.
+        """Compare a new trace with the known route; return whether to confirm it by another trace at once.
 
-        `expected` means that other paths indicate a move of this one; then one complete trace is enough.
+        `expected` means that other paths indicate a move of this path; then one complete trace is enough.
         """
         if self._agrees(trace):
             self.unconfirmed = None
@@ -61,11 +61,11 @@ class KnownRoute:
         return False
 
     def differs_from(self, hops: Hops) -> bool:
-        """Return True if any of these hops contradicts the known one at its position."""
+        """Return whether any of `hops` contradicts the known hop at the same position."""
         return any(a != b for a, b in zip(self.hops, hops, strict=False) if a is not None and b is not None)
 
     def _agrees(self, trace: Trace) -> bool:
-        """Return True if the trace does not contradict the known route.
+        """Return whether the trace does not contradict the known route.
 
         A trace that ends early may be a part of the known route. The known route is then kept, so that the
         dead link can be localised on it.
@@ -77,7 +77,7 @@ class KnownRoute:
         return not self.reached or len(trace.hops) <= len(self.hops)
 
     def _refine(self, trace: Trace) -> None:
-        """Fill in the hops of the known route that did not answer before.
+        """Fill in those hops of the known route that did not answer before but answer in this trace.
 
         A hop of a working path that stays silent for several traces becomes unknown: it may have changed.
         """
@@ -97,7 +97,7 @@ class KnownRoute:
 
 
 def _is_same(a: tuple[Hops, bool], b: tuple[Hops, bool]) -> bool:
-    """Return True if two traces have equal length and agree at each hop that answered in both."""
+    """Return whether two traces have equal length and agree at each hop that answered in both."""
     return (
         a[1] == b[1]
         and len(a[0]) == len(b[0])
@@ -107,7 +107,7 @@ def _is_same(a: tuple[Hops, bool], b: tuple[Hops, bool]) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class TracedRoute:
-    """A path that is traced repeatedly: its packets, its known route and the time of the next trace."""
+    """A repeatedly traced path: its trace packets, its known route and the time of the next trace."""
 
     flow: TracedFlow | None = None
     """The packets of its traces; None while the path is not traced."""
@@ -118,7 +118,7 @@ class TracedRoute:
     """Number of consecutive incomplete traces."""
 
     def accept(self, trace: Trace, now_ns: int, expected: bool = False) -> Change:
-        """Add a trace to the known route and return its effect; for `expected`, see `KnownRoute.update`."""
+        """Update the known route with a trace; return the effect. `expected`: as in `KnownRoute.update`."""
         known_route = self.known
         if known_route is None:
             self.known = KnownRoute(trace.hops, trace.reached, now_ns)

@@ -45,7 +45,7 @@ class _Path:
     seen_s: float = 0.0
 
     def is_silent(self, now_s: float) -> bool:
-        """Return True if the path has lost every probe for `SILENT_S`."""
+        """Return whether the path has lost every probe for `SILENT_S` seconds."""
         is_losing = self.loss_streak >= DEAD_LOSS_STREAK and now_s - self.losing_s >= SILENT_S
         return is_losing and now_s - self.seen_s < SILENT_S
 
@@ -64,7 +64,7 @@ class PathChangeDetector:
         self._window_end_s: float | None = None
 
     def observe(self, batch: ProbeColumns, now_s: float) -> list[tuple[str, int]]:
-        """Add a batch and return the paths that may have moved, as (peer, source port)."""
+        """Add a batch of probes; return the paths that may have moved, as (peer, source port)."""
         if self._window_end_s is None:
             self._window_end_s = now_s + WINDOW_S
         moved = []
@@ -91,7 +91,7 @@ class PathChangeDetector:
 
 
 def _min_round_trips_ns(batch: ProbeColumns) -> list[int | None]:
-    """Return each row's minimum round trip minus the peer's turnaround, ns; None without samples."""
+    """Return, per row, the smallest round trip minus the peer's turnaround, ns; None without samples."""
     minima: list[int | None] = [None] * len(batch.peers)
     filled = np.flatnonzero(batch.start[1:] > batch.start[:-1])
     if filled.size:
@@ -103,7 +103,7 @@ def _min_round_trips_ns(batch: ProbeColumns) -> list[int | None]:
 
 
 def _add_samples(path: _Path, lost: int, min_ns: int | None, now_s: float) -> bool:
-    """Add a row of a batch; return True if the path answers after a loss and may be reported again."""
+    """Add one row of a batch; return whether the path answers after a loss and may be reported again."""
     if min_ns is None:
         if lost and not path.loss_streak:
             path.losing_s = now_s
@@ -121,7 +121,7 @@ def _add_samples(path: _Path, lost: int, min_ns: int | None, now_s: float) -> bo
 
 
 def _close_window(path: _Path) -> bool:
-    """End a path's window; return True if its minimum shifted for long enough."""
+    """End a path's measurement window; return whether its minimum round trip shifted for long enough."""
     min_ns, path.min_ns = path.min_ns, None
     if min_ns is None:
         return False

@@ -27,7 +27,7 @@ MIN_QUOTED_BYTES = 16
 
 
 class PortSearch:
-    """One search: traces every candidate port to every target peer."""
+    """One search for source ports: traces the route from every candidate port to every target peer."""
 
     def __init__(
         self,
@@ -40,7 +40,10 @@ class PortSearch:
         *,
         all_peers: bool,
     ) -> None:
-        """Start a search. `targets` maps peers to addresses. `all_peers`: it decides all paths' ports."""
+        """Start a search. `targets` maps peers to addresses and ports.
+
+        `all_peers`: whether the result decides the source ports of all paths.
+        """
         self._engine, self._address = engine, address
         self._sockets: dict[int, socket.socket] = {sock.getsockname()[1]: sock for sock in sockets}
         self._tracer = Tracer(settings.trace_pps, settings.trace_max_hops, rng.getrandbits(32))
@@ -60,14 +63,14 @@ class PortSearch:
 
     @property
     def routes(self) -> dict[int, dict[str, tuple[str | None, ...]]]:
-        """Hops by port and by peer, from traces that reached the peer and had an answer of a router."""
+        """By port, then peer, the hops of each trace that reached the peer and had a router's answer."""
         return {
             port: {name: trace.hops for name, trace in traces.items() if trace.reached and any(trace.hops)}
             for port, traces in self.found.items()
         }
 
     def tick(self, now_s: float) -> bool:
-        """Receive answers and send packets; return True when all ports are traced."""
+        """Receive answers and send packets; return whether all ports are traced."""
         for fd, _ in self._poll.poll(0):
             port = self._port_by_fd[fd]
             self._read(port, self._sockets[port])
@@ -82,11 +85,11 @@ class PortSearch:
         return not self._tracer.busy
 
     def take_socket(self, port: int) -> socket.socket:
-        """Return a port's socket; the caller owns it from then on."""
+        """Return a port's socket and give up its ownership: `close` leaves it open."""
         return self._sockets.pop(port)
 
     def close(self) -> None:
-        """Close the remaining sockets."""
+        """Close the sockets that were not taken by `take_socket`."""
         for sock in self._sockets.values():
             sock.close()
         self._sockets.clear()
@@ -118,7 +121,7 @@ class PortSearch:
 
 
 def apply_trace_hit(tracer: Tracer, sock: int, hit: TraceHit) -> None:
-    """Pass an answer or ICMP error to the tracer."""
+    """Pass a trace packet's answer or ICMP error, which socket `sock` received, to the tracer."""
     if hit.hop is None:
         if hit.seq is not None:
             tracer.on_arrival(hit.seq)

@@ -39,7 +39,7 @@ class KnownProbeRoutes(Protocol):
     """The traced routes of the NIC's probes, as the port selection needs them."""
 
     def request_hops(self, peer: str) -> dict[int, Hops]:
-        """Return hops by source port, of requests that reach the peer."""
+        """Return, by source port, the hops of requests that reach the peer."""
 
     def peers_with_routes(self) -> Iterable[str]:
         """Return the peers to which routes are known."""
@@ -48,14 +48,14 @@ class KnownProbeRoutes(Protocol):
         """Return the links of a path with these hops to a peer; empty if any link is unknown."""
 
     def accept_trace(self, peer: str, port: int, trace: Trace, now_s: float) -> None:
-        """Replace the known route of a path by that of a trace."""
+        """Replace a path's known route by the route in `trace`."""
 
     def refresh_soon(self) -> None:
-        """Compare the traced paths with the engine's at the next tick."""
+        """Update the set of traced paths from the engine's paths at the next tick."""
 
 
 class PortSelector:
-    """Chooses and opens the source ports of one engine's paths."""
+    """Selects and opens the source ports of the paths of one probe engine."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class PortSelector:
 
     @property
     def is_searching(self) -> bool:
-        """True while a search traces candidate ports."""
+        """Whether a search is tracing candidate ports now."""
         return self._search is not None
 
     def restore(self, ports: Sequence[int]) -> None:
-        """Probe from the ports of an earlier run if they are free, so that its paths continue."""
+        """Probe from an earlier run's ports if they are free, so that the paths of that run continue."""
         free_ports = [port for port in ports if port in self._candidate_ports()]
         if len(free_ports) != len(self.engine.path_ports) or self._open_candidates is None:
             return
@@ -119,7 +119,7 @@ class PortSelector:
             self._begin_search({route.peer for route in unserved})
 
     def _move_spare(self, at: int, present: int, port: int) -> int:
-        """Move spare path `at` to `port` if that port is free; return the path's port afterwards."""
+        """Move spare path `at` to `port` if it is free; return the path's present port afterwards."""
         if port == present or self._open_spare(len(self.engine.path_ports) + at, port):
             return port
         self._candidates.pop(port, None)
@@ -132,7 +132,7 @@ class PortSelector:
                 del self._spare_used_s[path]
 
     def is_traced(self, peer: str, at: int, port: int) -> bool:
-        """Return True if the engine's path number `at` to the peer must be traced."""
+        """Return whether path number `at` of the engine must be traced to the peer from `port`."""
         return at < len(self.engine.path_ports) or (peer, port) in self._spare_used_s
 
     def _mark_used(
@@ -142,7 +142,7 @@ class PortSelector:
         candidates: Mapping[int, Mapping[str, Links]],
         now_s: float,
     ) -> bool:
-        """Mark a spare path that takes the route as in use; return False if no spare path takes it."""
+        """Mark a spare path that takes `route` as in use; return False if no spare path takes it."""
         ports = [port for port in spare_ports if candidates.get(port, {}).get(route.peer) == route.links]
         if not ports:
             return False
@@ -152,7 +152,7 @@ class PortSelector:
         return True
 
     def _named_candidates(self, peers: Set[str]) -> dict[int, dict[str, Links]]:
-        """Return links by port and by peer, for the candidate ports and the present paths."""
+        """Return, by port and then peer, the links of the candidate ports and of the present paths."""
         hops = {port: dict(by_peer) for port, by_peer in self._candidates.items()}
         for name in peers:
             for port, route in self._routes.request_hops(name).items():
@@ -166,7 +166,7 @@ class PortSelector:
         return links_by_port
 
     def _open_spare(self, at: int, port: int) -> bool:
-        """Open `port` for path number `at`; return False if the port is not free."""
+        """Open `port` for path number `at` of the engine; return False if the port is not free."""
         if self._open_candidates is None:
             return False
         try:
@@ -188,7 +188,7 @@ class PortSelector:
             self._search_due_s = now_s + SEARCH_AFTER_S
 
     def search_if_due(self, peers: frozenset[str], now_s: float) -> None:
-        """Begin a search if the peers or their routes changed and the peers have been stable since."""
+        """Begin a port search if peers or routes changed and the peers have been stable for a time."""
         settings = self.settings
         if self._open_candidates is None or not settings.trace or settings.path_candidates <= settings.paths:
             return
@@ -204,7 +204,7 @@ class PortSelector:
         self._begin_search()
 
     def tick(self, now_s: float) -> None:
-        """Continue the search in progress; once complete, choose ports by its result."""
+        """Continue the port search in progress; once it is complete, choose ports by its result."""
         if self._search is None or not self._search.tick(now_s):
             return
         for port, routes in self._search.routes.items():
@@ -214,7 +214,7 @@ class PortSelector:
         self.close()
 
     def close(self) -> None:
-        """End the search in progress, if any."""
+        """End the port search in progress, if any, and close its sockets."""
         if self._search is not None:
             self._search.close()
             self._search = None
@@ -225,7 +225,7 @@ class PortSelector:
         return range(first, first + count) if first else range(0)
 
     def _begin_search(self, peers: Set[str] | None = None) -> None:
-        """Start tracing the candidate ports to all peers, or to `peers` if it is for flows' routes."""
+        """Start tracing the candidate ports to all peers, or to `peers` only, for the routes of flows."""
         settings = self.settings
         if self._open_candidates is None or settings.path_candidates <= settings.paths:
             return

@@ -1,4 +1,4 @@
-"""Keeps the source ports of peers' probers. The answers to these ports are traced.
+"""Keeps the source ports of the probers that probe this NIC, so that this NIC's answers to them are traced.
 
 A peer that stopped probing may be cut off, so the answers to it are traced for some time longer.
 """
@@ -33,7 +33,7 @@ class _Peer:
 
 
 class ProbeAnswers:
-    """The answers that one engine's responder sends, as paths to trace."""
+    """The paths of the answers that one engine's responder sends, which must be traced."""
 
     def __init__(self, engine: Engine) -> None:
         self.traced_s: dict[tuple[str, int], float] = {}
@@ -43,7 +43,7 @@ class ProbeAnswers:
         self._flows: Wanted = {}
 
     def refresh(self, alive: Mapping[str, Nic], nic_of: Mapping[str, str], now_s: float) -> Wanted:
-        """Return the answers to trace, by peer. `nic_of` maps addresses to names of peers in `alive`."""
+        """Return, by peer, the answers to trace. `nic_of` maps addresses to names of peers in `alive`."""
         former, self._flows = self._flows, {}
         self.traced_s = {}
         for prober in self._engine.probers():
@@ -57,11 +57,11 @@ class ProbeAnswers:
         return self._flows
 
     def forget(self, name: str) -> None:
-        """Drop a peer if neither NIC probes the other any more."""
+        """Drop the peer `name` when neither NIC probes the other any more."""
         self._peers.pop(name, None)
 
     def _add_prober(self, name: str, prober: Prober, record: Nic, now_s: float) -> None:
-        """Add a present prober's announced ports, and remember its port if it probes from an unannounced one.
+        """Add the announced ports of a NIC that probes this one, and any unannounced port that it uses.
 
         A port that is neither announced nor used for probes only carries the peer's traces.
         """
@@ -81,7 +81,7 @@ class ProbeAnswers:
     def _add_former(
         self, name: str, peer: _Peer, record: Nic, former: Mapping[LegPort, TracedFlow], now_s: float
     ) -> None:
-        """Add the answers to a peer that probed this NIC recently but stopped."""
+        """Add the answers to a peer that probed this NIC until recently."""
         ports = record["path_ports"] or [port for _, port in former]
         flows = self._flows.setdefault(name, {})
         for port, (address, last_s) in list(peer.unannounced.items()):

@@ -1,4 +1,4 @@
-"""State of the traced probe paths between a NIC and one peer."""
+"""Holds the traced probe paths between a NIC and one peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTLE_S: Final = 5.0
 
 @dataclass(slots=True)
 class ProbePair:
-    """One directed pair of NICs: its traced paths and its published record."""
+    """Two NICs, in one direction: the traced paths between them, and their published record."""
 
     first_s: float
     routes: dict[LegPort, TracedRoute] = field(default_factory=dict)
@@ -29,24 +29,24 @@ class ProbePair:
     published: PublishedRows[PathMap] = field(default_factory=PublishedRows)
 
     def traced(self) -> Iterator[tuple[LegPort, TracedRoute, TracedFlow]]:
-        """Yield direction and port, route, and trace packets of each traced path."""
+        """Yield each traced path: its direction and port, its known route, and its trace packets."""
         for key, route in self.routes.items():
             if route.flow is not None:
                 yield key, route, route.flow
 
     def route_of(self, flow: TracedFlow) -> TracedRoute | None:
-        """Return the path that is now traced with `flow`; None if there is none."""
+        """Return the known route of the path that is traced with `flow`; None if there is none."""
         route = self.routes.get((flow.leg, flow.port))
         return route if route is not None and route.flow == flow else None
 
     def reached_requests(self) -> Iterator[tuple[TracedFlow, Hops]]:
-        """Yield each traced request that reaches the peer, with its hops."""
+        """Yield, for each request whose trace reaches the peer, its trace packets and hops."""
         for _, route, flow in self.traced():
             if flow.leg == Leg.REQUEST and route.known is not None and route.known.reached:
                 yield flow, route.known.hops
 
     def own_first_hops(self) -> Iterator[str]:
-        """Yield the first router of each path that reaches the peer."""
+        """Yield the address of the first router on each path that reaches the peer."""
         for route in self.routes.values():
             known_route = route.known
             if (
@@ -58,7 +58,7 @@ class ProbePair:
                 yield known_route.hops[0]
 
     def request_hops(self) -> dict[int, Hops]:
-        """Return hops by source port of the requests that reach the peer over an answering router."""
+        """Return, by source port, the hops of requests that reach the peer over a router that answers."""
         return {
             port: known_route.hops
             for (leg, port), route in self.routes.items()
@@ -69,7 +69,7 @@ class ProbePair:
         }
 
     def published_links(self) -> dict[int, list[str]]:
-        """Return the published links by source port of the requests with no unknown link."""
+        """Return, by source port, the published links of requests whose links are all known."""
         return {
             row["path"]: row["links"]
             for row in self.published.rows or ()
@@ -77,7 +77,7 @@ class ProbePair:
         }
 
     def replace_flows(self, flows: Mapping[LegPort, TracedFlow], now_s: float) -> list[TracedFlow]:
-        """Replace the traced flows; return the former flows, whose traces must be cancelled."""
+        """Set the paths to trace; return the former paths' packets, whose traces must be cancelled."""
         self.gone_s = None
         cancelled = []
         for key, route, flow in list(self.traced()):
@@ -97,7 +97,7 @@ class ProbePair:
         return cancelled
 
     def pause(self, now_s: float) -> list[TracedFlow]:
-        """Stop tracing but keep the known routes; return the flows whose traces must be cancelled."""
+        """Stop tracing but keep the known routes; return the packets whose traces must be cancelled."""
         self.gone_s = now_s
         cancelled = [flow for _, _, flow in self.traced()]
         for route in self.routes.values():

@@ -2,7 +2,7 @@
 
 The result is a `PathMaps` record of each pair, published when a route changes. Requests are traced from each
 path's own socket, answers from the responder's socket to every port that probes us. So each end knows the
-routes over which it sends. The engine passes on the errors that return to its sockets.
+routes over which it sends. The engine passes on the ICMP errors that return to its sockets.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ProbeRouteTracer(RouteTracer):
 
     @property
     def announcement_changed(self) -> bool:
-        """True if the NIC's announced ports or first hop changed; the caller resets this flag."""
+        """Whether the NIC's announced ports or first hop changed; the caller resets this flag."""
         return self._first_hop_changed or self.ports.ports_changed
 
     @announcement_changed.setter
@@ -99,7 +99,7 @@ class ProbeRouteTracer(RouteTracer):
         self._first_hop_changed = self.ports.ports_changed = changed
 
     def set_fleet(self, alive: Mapping[str, Nic], fleet_nics: int = 0) -> None:
-        """Set the announcements of the shard's living NICs and the number of NICs of all shards."""
+        """Set the living NICs of the shard, as announced, and the number of NICs of all shards."""
         self._alive, self._fleet_nics = alive, fleet_nics
         self._nic_of = {
             address: name
@@ -114,7 +114,7 @@ class ProbeRouteTracer(RouteTracer):
         self.refresh_soon()
 
     def observe(self, batch: ProbeColumns, now_s: float) -> None:
-        """Trace at once the paths that seem to have moved, by the measurements in a batch."""
+        """Trace paths at once if the measurements in a probe batch indicate that they have moved."""
         for peer, port in self._changes.observe(batch, now_s):
             pair = self._pairs.get(peer)
             route = pair.routes.get((Leg.REQUEST, port)) if pair is not None else None
@@ -129,7 +129,7 @@ class ProbeRouteTracer(RouteTracer):
         return [] if pair is None else pair.published_links().get(port, [])
 
     def known_routes(self) -> dict[PathKey, tuple[str, ...]]:
-        """Return the published links of requests by (peer, source port), only where all links are known."""
+        """Return, by (peer, source port), the published links of requests whose links are all known."""
         return {
             (name, port): tuple(links)
             for name, pair in self._pairs.items()
@@ -137,7 +137,7 @@ class ProbeRouteTracer(RouteTracer):
         }
 
     def request_hops(self, peer: str) -> dict[int, Hops]:
-        """Return hops by source port of the requests that reach the peer over an answering router."""
+        """Return, by source port, the hops of requests that reach the peer over a router that answers."""
         pair = self._pairs.get(peer)
         return {} if pair is None else pair.request_hops()
 
@@ -153,7 +153,7 @@ class ProbeRouteTracer(RouteTracer):
     # ---- periodic work
 
     def tick(self, now_s: float) -> float:
-        """Do the work that is due; return the seconds until the next call."""
+        """Send and receive trace packets and publish routes; return the seconds until the next call."""
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + REFRESH_S
             if self._watch.check(now_s):
@@ -175,7 +175,7 @@ class ProbeRouteTracer(RouteTracer):
         return min(pause_s, max(0.0, self._uplinks_at_s - now_s))
 
     def refresh_soon(self) -> None:
-        """Compare the traced paths with the engine's at the next tick."""
+        """Update the set of traced paths from the engine's paths at the next tick."""
         self._refresh_at_s = 0.0
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class ProbeRouteTracer(RouteTracer):
         self.ports.close()
 
     def _set_topology(self, topology: Topology) -> None:
-        """Set a new topology and name all routes again."""
+        """Use a new topology, and name all routes again."""
         self._names.set_topology(topology)
         self._name_all_again()
 
@@ -228,12 +228,12 @@ class ProbeRouteTracer(RouteTracer):
                 self._tracer.schedule(flow)
 
     def _must_trace_back(self, name: str, key: LegPort, route: TracedRoute, now_s: float) -> bool:
-        """Return True if the peer has traced us since we last traced our answer to it."""
+        """Return whether the peer has traced its path to us since our last trace of the answers to it."""
         theirs_s = self._answers.traced_s.get((name, key[1])) if key[0] == Leg.ANSWER else None
         return theirs_s is not None and theirs_s > route.traced_s and now_s - route.traced_s > ANSWERS_REST_S
 
     def _drop_unwanted(self, flows_by_peer: Wanted, now_s: float) -> None:
-        """Drop pairs in which neither NIC probes the other, after `silent_s`: a prober may restart."""
+        """Drop pairs in which neither NIC has probed the other for `silent_s`: a prober may restart."""
         for name in [name for name in self._pairs if name not in flows_by_peer]:
             pair = self._pairs[name]
             if pair.gone_s is None:
@@ -247,7 +247,7 @@ class ProbeRouteTracer(RouteTracer):
                     self._publish_tombstone(PATHS, name, self.nic)
 
     def _update_first_hop(self) -> None:
-        """Set the first router of this NIC's packets; if there are several, the most frequent one."""
+        """Set the NIC's first hop to the router that most of its paths pass first."""
         first_hops = Counter(
             first_hop for pair in self._pairs.values() for first_hop in pair.own_first_hops()
         )
@@ -255,7 +255,7 @@ class ProbeRouteTracer(RouteTracer):
             self.first_hop, self._first_hop_changed = first_hops.most_common(1)[0][0], True
 
     def _check_uplinks(self, now_s: float) -> None:
-        """Check each uplink route with one packet along one of its paths."""
+        """Send one check packet along one path of each uplink route, if a check is due."""
         self._uplinks_at_s = now_s + REFRESH_S
         switch_pps = self.settings.uplink_check_switch_pps
         if not (self.settings.trace and switch_pps):
@@ -307,7 +307,7 @@ class ProbeRouteTracer(RouteTracer):
             self._on_moved(flow, before, route.known, now_s)
 
     def _on_uplink_check(self, trace: Trace, now_s: float) -> None:
-        """Trace the whole path if the check contradicts its known route."""
+        """Trace a path completely if its uplink check contradicts the known route."""
         flow = trace.flow._replace(max_ttl=0, uplink_check=False)
         pair = self._pairs.get(flow.peer)
         route = pair.route_of(flow) if pair is not None else None
@@ -317,7 +317,7 @@ class ProbeRouteTracer(RouteTracer):
     def _on_moved(
         self, flow: TracedFlow, before: tuple[Hops, bool], known_route: KnownRoute, now_s: float
     ) -> None:
-        """Trace other paths. Paths over a hop that this path left are first: they most likely moved too."""
+        """Trace other paths, first the paths over a hop that this path left: they most likely moved too."""
         _log.info(
             "%s: %s port %d of %s takes %s, before %s",
             self.nic,
@@ -385,7 +385,7 @@ class ProbeRouteTracer(RouteTracer):
 
 
 def _send_packet(engine: Engine, address: str, packet: Packet) -> None:
-    """Send a packet from the socket of its flow, unless that socket now has another port."""
+    """Send a trace packet from its flow's socket, unless that socket now has another port."""
     flow, ports = packet.flow, engine.all_ports
     if flow.socket != RESPONDER and (flow.socket >= len(ports) or ports[flow.socket] != flow.port):
         return

@@ -21,7 +21,7 @@ MIN_RECORD_GAP_S: Final = 0.5
 
 @dataclass(slots=True)
 class PublishedRows(Generic[Row]):
-    """The rows of a pair's last published record, and whether they are outdated."""
+    """The rows of the last published record of a pair of NICs, and whether they are outdated."""
 
     rows: list[Row] | None = None
     """Rows of the last record; None before the first one."""
@@ -35,7 +35,7 @@ class PublishedRows(Generic[Row]):
     """True if the published record is wrong, not only incomplete."""
 
     def is_old(self, now_s: float, silent: bool = False) -> bool:
-        """Return True if the record is to be published again although nothing changed.
+        """Return whether the record must be published again although nothing changed.
 
         `silent` means that a path of the pair loses every probe.
         """
@@ -43,7 +43,7 @@ class PublishedRows(Generic[Row]):
         return self.rows is not None and now_s - self.at_s > pause_s
 
     def replace(self, rows: list[Row], now_s: float, rng: random.Random) -> bool:
-        """Store the present rows. Return True if they differ from the published rows and must be sent."""
+        """Store the present rows; return whether they differ from the published rows and must be sent."""
         self.dirty = self.moved = False
         if not rows or (self.rows is not None and _without_since(rows) == _without_since(self.rows)):
             return False
@@ -53,5 +53,5 @@ class PublishedRows(Generic[Row]):
 
 
 def _without_since(rows: Iterable[FlowRoute] | Iterable[PathMap]) -> list[dict[str, object]]:
-    """Return rows without the time of their last change, so that their content can be compared."""
+    """Return copies of the rows without the time of their last change, for comparison."""
     return [{key: value for key, value in row.items() if key != "since_ns"} for row in rows]

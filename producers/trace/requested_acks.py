@@ -1,4 +1,4 @@
-"""Keeps the answers that this NIC sends to peers' flows, as the peers' records show. This module is pure."""
+"""Keeps the routes of the answers that this NIC sends to peers' flows, from the peers' records. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SILENT_PEER_S: Final = 3 * REPUBLISH_S
 
 
 class RequestedAcks:
-    """The routes of the answers of one NIC, by peer, each with the protocol that switches see."""
+    """Routes of one NIC's answers to flows, by peer, each with the protocol that switches see."""
 
     def __init__(self, max_routes: int) -> None:
         self._max_routes = max_routes
         self._by_peer: dict[str, tuple[float, dict[FlowRouteKey, FlowProtocol]]] = {}
 
     def take(self, peer: str, record: FlowRoutes | None, now_s: float) -> Mapping[FlowRouteKey, FlowProtocol]:
-        """Apply a peer's record of its flows to this NIC; return the routes of the answers to them.
+        """Read a peer's record of its flows to this NIC; return the routes of the answers to these flows.
 
         RoCE is left out, because its acknowledgements use the responder queue pair's own source port.
         """
@@ -39,7 +39,7 @@ class RequestedAcks:
         return needed
 
     def by_peer(self, now_s: float) -> dict[str, Mapping[FlowRouteKey, FlowProtocol]]:
-        """Return the routes of the answers by peer; drop the peers that have not published recently."""
+        """Return, by peer, the routes of the answers; drop the peers that have not published recently."""
         self._by_peer = {
             peer: entry for peer, entry in self._by_peer.items() if now_s - entry[0] <= SILENT_PEER_S
         }

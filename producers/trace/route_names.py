@@ -32,7 +32,7 @@ MAX_CACHED_ROUTES: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A path's named links in order, as in `PathMaps`, and whether it is complete."""
+    """The named links of a path in order, as in `PathMaps`, and whether all links are known."""
 
     links: tuple[str, ...]
     complete: bool
@@ -57,13 +57,13 @@ NO_PATH: Final = NamedPath((), False, PathSource.UNKNOWN)
 
 
 def node_of_address(address: str) -> str:
-    """Return the name of a node known by its address alone, without colons, which part link ids."""
+    """Return a name for a node known by address only: colons, which separate the parts of ids, become "-"."""
     return address.replace(":", "-")
 
 
 @dataclass(slots=True)
 class _Hop:
-    """One position of a path. Position 0 is the NIC; the routers follow, and the peer is last."""
+    """One position on a path: 0 is the NIC, then come the routers, and the last is the peer."""
 
     node: str | None = None
     came_in: End | None = None
@@ -82,10 +82,10 @@ def name_path(
     topology: Topology | None = None,
     rule: AddressRule = BY_PORT,
 ) -> NamedPath:
-    """Return the links from `nic` to `peer`.
+    """Name the links from `nic` to `peer`.
 
-    `hops` are the routers in order; `reached` is True if the packet arrived at the peer after the last of
-    them. A path is complete only if every link is known.
+    `hops` are the routers in order; `reached` is True if the packet arrived at the peer after the last
+    router. A path is complete only if every link is known.
     """
     topology = topology if topology is not None else Topology()
     if reached and not hops:
@@ -108,7 +108,7 @@ def name_path(
 
 
 def _without_router(nic: str, peer: str, path: int, topology: Topology) -> NamedPath:
-    """Return a path within one subnet: by the file, else the two NICs' cables to an unknown layer 2."""
+    """Name a path without a router: by the topology file, else as both NICs' cables to an unknown layer 2."""
     if topology.fars(nic_end(nic)) or topology.listed(nic, peer, path):
         return _from_file(nic, peer, path, topology, None)
     ends = [nic_end(name) for name in (nic, peer)]
@@ -118,7 +118,7 @@ def _without_router(nic: str, peer: str, path: int, topology: Topology) -> Named
 
 
 def _from_file(nic: str, peer: str, path: int, topology: Topology, count: int | None) -> NamedPath:
-    """Return the path by the topology file: its listed or only route, else the end links all routes share."""
+    """Name a path by the topology file: its listed or only route, else the end links that all share."""
     listed = topology.listed(nic, peer, path)
     if listed:
         return NamedPath(listed, True, PathSource.TOPOLOGY)
@@ -158,13 +158,13 @@ class RouteNames:
     def observe(
         self, peer: str, hops: Sequence[str | None], reached: bool, peer_first_hop: str | None
     ) -> None:
-        """Learn from a path how its addresses identify switches, unless the topology file contains them."""
+        """Learn from a path whether addresses identify switches, unless the topology file has addresses."""
         if self._addressing.observe(peer, hops, reached, peer_first_hop):
             self.renamed = True
             self._complete.clear()
 
     def switch_of(self, hop: str | None) -> str | None:
-        """Return the switch that has a hop's address; the address itself if it is in no file."""
+        """Return the switch that has the address `hop`; the address itself if the topology lacks it."""
         end = self.topology.at(hop) if hop is not None else None
         return hop if end is None else end[0]
 
@@ -199,7 +199,7 @@ class RouteNames:
 
 @dataclass(slots=True)
 class _Namer:
-    """Names the links of one traced path and collects contradictions with the topology file."""
+    """Names the links of one traced path, and lists contradictions with the topology file."""
 
     nic: str
     peer: str
@@ -209,7 +209,7 @@ class _Namer:
     contradictions: list[str] = field(default_factory=list)
 
     def links(self, hops: Sequence[str | None], reached: bool) -> tuple[list[str | None], bool]:
-        """Return the links, with None for unknown ones, and whether any was filled in from the file."""
+        """Return the links, None if unknown, and whether any was filled in from the topology file."""
         start, goal = nic_end(self.nic), nic_end(self.peer)
         row = [_Hop(start.node, start)]
         for k, address in enumerate(hops, 1):
@@ -222,7 +222,7 @@ class _Namer:
         return links, filled or any(hop.node is not None and not hop.traced for hop in row[1:])
 
     def _hop_at(self, address: str | None, before: _Hop, k: int, goal: End | None) -> _Hop:
-        """Return position k of the path. `goal` is the peer's end if hop k is the last, otherwise None."""
+        """Identify the router at position k. `goal`: the peer's end if hop k is the last, otherwise None."""
         if address is None:
             return _Hop()
         holders = self.topology.holders(address)
@@ -242,7 +242,7 @@ class _Namer:
     def _shared_hop(
         self, address: str, holders: Sequence[tuple[str, str | None]], before: _Hop, goal: End | None
     ) -> _Hop:
-        """Return a hop with an address of several switches: the only one that is cabled to its neighbours."""
+        """Identify a hop whose address several switches have, by the only one cabled to its neighbours."""
         near = {before.node} if before.node is not None else set()
         far = {end.node for end in self.topology.fars(goal)} if goal is not None else set()
         nodes = [
@@ -253,7 +253,7 @@ class _Namer:
         return _Hop(nodes[0], None, address, True) if len(nodes) == 1 else _Hop()
 
     def _name_silent(self, row: list[_Hop]) -> None:
-        """Identify silent hops by the cable at their neighbour's port, which leads to the silent switch."""
+        """Identify silent hops by the cable at a neighbour's port, which leads to the silent switch."""
         for k in range(len(row) - 1, 1, -1):
             came_in, before = row[k].came_in, row[k - 1]
             if before.node is None and came_in is not None:
@@ -266,7 +266,7 @@ class _Namer:
                 row[1].node, row[1].came_in = far.node, far
 
     def _link(self, row: list[_Hop], k: int, start: End, goal: End) -> str | None:
-        """Return link k, from position k - 1 to k; None if it is unknown."""
+        """Return link k, from position k - 1 to position k; None if it is unknown."""
         before, here = row[k - 1], row[k]
         is_last = here.came_in == goal and k == len(row) - 1
         if here.node is None or before.node is None:
@@ -288,7 +288,7 @@ class _Namer:
         return self._link_by_address(before, before.node, here, here.came_in)
 
     def _is_unnamed(self, hop: _Hop) -> bool:
-        """Return True if the topology file contains addresses, but not that of this hop."""
+        """Return whether the topology file contains addresses, but not the address of this hop."""
         return (
             hop.address is not None
             and self.topology.names_addresses
@@ -296,7 +296,7 @@ class _Namer:
         )
 
     def _only_cable(self, before: str, here: _Hop) -> str | None:
-        """Return the cable to a switch that answered from a switch address; None unless there is one only."""
+        """Return the only cable to a switch that answered from a switch address; None if it has several."""
         cables = self.topology.cables(before, here.node or "")
         if len(cables) != 1:
             return None
@@ -304,7 +304,7 @@ class _Namer:
         return link_id(*cables[0][0], *cables[0][1])
 
     def _wired_link(self, k: int, before: _Hop, before_node: str, here: _Hop, came_in: End, near: End) -> str:
-        """Return the link to a port in the file. If the hop before contradicts the file, name its end."""
+        """Return the link to a port in the file; if the hop before contradicts the file, name that hop."""
         before_unnamed = before.address is not None and self.topology.at(before.address) is None
         if near.node == before_node or before_unnamed:
             return link_id(*near, *came_in)
@@ -315,7 +315,7 @@ class _Namer:
         return link_id(*(self._near_end(before, here) or End(before_node, UNKNOWN_PORT)), *came_in)
 
     def _link_by_address(self, before: _Hop, before_node: str, here: _Hop, came_in: End) -> str | None:
-        """Return a link that the file does not contain, by the address pair of its cable."""
+        """Return a link that the file does not contain, from the addresses of its cable's two ends."""
         if self.topology.at(here.address or "") is not None and self.topology.names_addresses:
             near = self._near_end(before, here)
             return link_id(*near, *came_in) if near is not None else None
@@ -330,7 +330,7 @@ class _Namer:
         return link_id(node_of_address(partner), ADDRESS_PORT, *came_in)
 
     def _first_link(self, start: End, here: _Hop, is_last: bool) -> str | None:
-        """Return the link of the NIC's own cable; None if it is unknown."""
+        """Return the link over the NIC's own cable; None if it is unknown."""
         if is_last and here.came_in is not None:
             return link_id(*start, *here.came_in)
         wired = self._far_at(start, here.node)
@@ -351,7 +351,7 @@ class _Namer:
         return next((far for far in fars if far.node == node), fars[0] if fars else None)
 
     def _last_link(self, before: _Hop, goal: End) -> str | None:
-        """Return the link of the peer's own cable, by the peer's announced first hop; None if unknown."""
+        """Return the link over the peer's own cable, from the peer's announced first hop; None if unknown."""
         if self.peer_first_hop is None:
             return None
         at = self.topology.at(self.peer_first_hop)
@@ -363,13 +363,13 @@ class _Namer:
         return self.rule.partner(hop.address) if hop.address is not None else None
 
     def _near_end(self, before: _Hop, here: _Hop) -> End | None:
-        """Return the previous hop's port at the near end of the cable, by its address; None if unknown."""
+        """Return the previous hop's port at the near end of the cable, from its address; None if unknown."""
         partner = self._partner(here)
         at = self.topology.at(partner) if partner is not None else None
         return End(at[0], at[1]) if at is not None and at[1] is not None and at[0] == before.node else None
 
     def _fill_gaps(self, row: list[_Hop], links: list[str | None]) -> bool:
-        """Fill in links at silent hops if the file has exactly one route; return True if any was added."""
+        """Fill in links at silent hops if the file has exactly one route; return whether any was added."""
         filled, k = False, 0
         while k < len(links):
             if links[k] is not None:

@@ -1,6 +1,6 @@
-"""The common part of both route tracers: steps of tracing, pauses, naming and publishing of routes.
+"""Holds the common part of both route tracers: sending, pauses, naming and publishing of routes.
 
-`probe_routes.py` traces the paths of probes, `flow_routes.py` those of flows. Each of them decides which
+`probe_routes.py` traces the paths of probes, `flow_routes.py` those of flows. Each tracer decides which
 paths to trace and how to send the packets.
 """
 
@@ -31,7 +31,7 @@ ALL_REST_S: Final = 5.0
 
 
 class TracedNic(NamedTuple):
-    """A NIC with traced routes, and the function that publishes them."""
+    """A NIC whose routes are traced, and the function that publishes these routes."""
 
     nic: str
     shard: str
@@ -54,14 +54,14 @@ class RouteTracer(ABC):
 
     @abstractmethod
     def _send(self, packet: Packet) -> None:
-        """Send a trace packet."""
+        """Send one trace packet."""
 
     @abstractmethod
     def _on_trace(self, trace: Trace, now_s: float) -> None:
-        """Process the result of a trace: update its route, and publish or trace again if needed."""
+        """Process a complete trace: update its route, and publish or trace again if needed."""
 
     def _run_traces(self, now_s: float) -> None:
-        """Send the packets that are due and process the traces that ended."""
+        """Send the trace packets that are due, and process the traces that ended."""
         packets, traces = self._tracer.step(now_s)
         for packet in packets:
             self._send(packet)
@@ -72,7 +72,7 @@ class RouteTracer(ABC):
         return pause_s * self._random.uniform(*JITTER)
 
     def _note_traced(self, route: TracedRoute, trace: Trace, now_s: float) -> None:
-        """Record a trace's time and plan the next one. After an incomplete trace, the pause doubles."""
+        """Store a trace's time and plan the route's next trace; double the pause after incomplete traces."""
         route.traced_s = now_s
         if trace.is_complete:
             route.incomplete_traces = 0
@@ -82,13 +82,13 @@ class RouteTracer(ABC):
         route.due_s = min(route.due_s, now_s + self._jittered(INCOMPLETE_RETRY_S * 2.0**doublings))
 
     def _all_rested(self, now_s: float) -> bool:
-        """Record that a route moved; return True if all routes of the NIC may be traced because of it."""
+        """Record that a route moved; return whether all routes of the NIC may be traced for that reason."""
         rested = now_s - self._moved_s > ALL_REST_S
         self._moved_s = now_s
         return rested
 
     def _publish_record(self, topic: Topic[R], peer: str, record: R) -> None:
-        """Publish the record of the pair of this NIC and a peer."""
+        """Publish the record of the routes between this NIC and a peer."""
         self._put(topic.name, f"{self.nic}>{peer}", codec.encode(topic.type, record, self._registry))
 
     def _publish_tombstone(self, topic: Topic, nic: str, peer: str) -> None:

@@ -1,9 +1,9 @@
 """Sends trace packets from given ports with a given TTL, and receives the network's answers.
 
 `open_trace_sockets` opens raw sockets if the process has CAP_NET_RAW. These send from ports that other
-sockets own, need no socket per port, and receive no data. Packets have the form of the flow's own: UDP, or a
-TCP segment outside any connection's window, because most switches hash the protocol too. Without the
-capability, free UDP ports are bound one by one.
+sockets own, need no socket per port, and receive no data. Packets are like the flow's own: UDP, or a TCP
+segment outside any connection's window, because most switches hash the protocol too. Without the capability,
+free UDP ports are bound one by one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class IcmpError(NamedTuple):
 
 
 def error_of(ancillary: Iterable[tuple[int, int, bytes]]) -> IcmpError | None:
-    """Return the ICMP error among a message's control messages; None if there is none.
+    """Return the ICMP error in a message's ancillary data; None if there is none.
 
     The format is struct sock_extended_err followed by the offender's address (ip(7), IP_RECVERR).
     """
@@ -80,7 +80,7 @@ def _offender(raw: bytes) -> str | None:
 
 
 def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, int]) -> bool:
-    """Send a packet with the given TTL; return True if the kernel accepted it.
+    """Send a packet with the given TTL; return whether the kernel accepted it.
 
     A pending network error of an earlier packet makes one call fail, so sending is tried again.
     """
@@ -100,7 +100,7 @@ def send_trace(sock: socket.socket, data: bytes, ttl: int, target: tuple[str, in
 
 
 def _bind_as_routed(sock: socket.socket, address: str, device: str | None) -> None:
-    """Bind a socket to an address, and to the device for addresses in a VRF and link-local ones."""
+    """Bind a socket to an address; also to `device` for link-local addresses and addresses in a VRF."""
     try:
         bind_to_device(sock, address, 0, None)
     except OSError as error:
@@ -120,10 +120,10 @@ class TraceSocket(Protocol):
     """Sends and receives the traces of one NIC."""
 
     def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
-        """Send one packet; a packet that cannot be sent counts as lost."""
+        """Send one packet from port `sport` to the address `target`; if that fails, it counts as lost."""
 
     def replies(self) -> Iterator[TraceReply]:
-        """Yield the answers since the last call."""
+        """Yield the answers to trace packets since the last call."""
 
     def close(self) -> None:
         """Close all sockets."""
@@ -134,8 +134,8 @@ def open_trace_sockets(
 ) -> dict[str, TraceSocket]:
     """Return the sockets that trace from `address`, by the protocol of the traced flows (UDP, TCP).
 
-    UDP traces leave by `device`, like RDMA packets, or as the kernel routes them if it is None. TCP traces
-    are routed like programs' sockets, which are bound to an address only.
+    UDP traces leave by `device`, like RDMA packets, or as the kernel routes them if `device` is None. TCP
+    traces are routed like programs' sockets, which are bound to an address only.
 
     With `trace_tcp_with_udp`, UDP packets also trace TCP flows. Without this option and without CAP_NET_RAW,
     the result has no TCP entry. Raises OSError if the namespace or address does not exist.
@@ -158,7 +158,7 @@ def open_trace_sockets(
 
 
 def _body(ttl: int, seq: int) -> bytes:
-    """Return the payload of a trace packet. Its length gives the TTL to routers that quote only headers."""
+    """Return a trace packet's payload. Its length encodes the TTL, since some routers quote only headers."""
     return _MAGIC + seq.to_bytes(4, "big") + bytes(ttl)
 
 
@@ -169,7 +169,7 @@ def _seq_of(body: bytes) -> int | None:
 
 
 def prepare_for_errors(sock: socket.socket) -> socket.socket:
-    """Configure a socket to receive only errors: a filter drops all packets. Return the socket."""
+    """Attach a filter that drops all packets, so that the socket receives only errors; return the socket."""
     is_ipv6 = sock.family == socket.AF_INET6
     code = ctypes.create_string_buffer(struct.pack("=HBBI", _BPF_RET, 0, 0, 0))
     program = struct.pack("@HP", 1, ctypes.addressof(code))
@@ -250,7 +250,7 @@ class _RawSocket:
         self._sums: dict[str, int] = {}
 
     def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
-        """Send one packet; a packet that cannot be sent counts as lost."""
+        """Send one packet from port `sport` to the address `target`; if that fails, it counts as lost."""
         address, dport = target
         if self._protocol == socket.IPPROTO_UDP:
             body = _body(ttl, seq)
@@ -267,7 +267,7 @@ class _RawSocket:
         send_trace(self._sock, data, ttl, (address, 0))
 
     def replies(self) -> Iterator[TraceReply]:
-        """Yield the answers since the last call; errors of other sockets' packets are skipped."""
+        """Yield the answers since the last call; skip errors that other sockets' packets caused."""
         for data, (address, _), error in read_errors(self._sock):
             if len(data) < _UDP.size:
                 continue
@@ -282,11 +282,11 @@ class _RawSocket:
                 yield reply
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the raw socket."""
         self._sock.close()
 
     def _checksum(self, target: str, length: int, data: bytes) -> int:
-        """Return the checksum by RFC 768 and RFC 9293, including addresses, protocol and length.
+        """Return the UDP or TCP checksum of a packet (RFC 768, RFC 9293), addresses included.
 
         The kernel computes the checksum for IPv6. `data` may omit zero bytes of the packet.
         """
@@ -311,7 +311,7 @@ class _BoundSockets:
         self._open(0).close()
 
     def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
-        """Send one packet; a packet that cannot be sent counts as lost."""
+        """Send one packet from port `sport` to the address `target`; if that fails, it counts as lost."""
         sock = self._sockets.get(sport)
         if sock is None:
             try:
@@ -326,7 +326,7 @@ class _BoundSockets:
         send_trace(sock, _body(ttl, seq), ttl, target)
 
     def replies(self) -> Iterator[TraceReply]:
-        """Yield the answers since the last call."""
+        """Yield the answers to trace packets since the last call."""
         for sock in list(self._sockets.values()):
             for data, (address, _), error in read_errors(sock):
                 reply = _reply_to(_seq_of(data), error, address)
@@ -334,7 +334,7 @@ class _BoundSockets:
                     yield reply
 
     def close(self) -> None:
-        """Close all sockets."""
+        """Close the sockets of all ports."""
         for sock in self._sockets.values():
             sock.close()
         self._sockets.clear()

@@ -20,7 +20,7 @@ Routes = Mapping[int, Mapping[str, Hashable]]
 
 
 class Coverage(NamedTuple):
-    """Quality of a set of ports. Coverages are compared field by field; a larger one is better.
+    """How well a set of ports covers the routes. Coverages are compared field by field; larger is better.
 
     `routes`: distinct routes over all peers. `distinct`: sum over the peers of the distinct routes to each.
     `even`: minus the sum of the squared numbers of (peer, port) on each route.
@@ -53,13 +53,13 @@ class _RouteCounts:
         self._of_peer: Counter[tuple[str, Hashable]] = Counter()
 
     def add(self, port: int, times: int = 1) -> None:
-        """Add a port, or remove it if `times` is -1."""
+        """Count the routes of `port` `times` times; -1 removes the port."""
         for peer, route in self._routes[port].items():
             self._shared[route] += times
             self._of_peer[peer, route] += times
 
     def gain(self, port: int) -> Coverage:
-        """Return how much the coverage grows if this port is added."""
+        """Return the increase of the coverage if `port` is added."""
         fresh: Counter[Hashable] = Counter(self._routes[port].values())
         return Coverage(
             sum(not self._shared[route] for route in fresh),

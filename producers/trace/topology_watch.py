@@ -1,4 +1,4 @@
-"""Watches the topology file while a service runs."""
+"""Reloads the topology file while a service runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE_CHECK_S: Final = 2.0
 
 
 class TopologyWatch:
-    """The topology of a file, checked every 2 s. While the file is unusable, the last topology stays."""
+    """The content of the topology file, checked every 2 s. While it is unusable, the last topology stays."""
 
     def __init__(self, path: Path | None) -> None:
         """Load the topology file. Raises TopologyError if it cannot be used."""
@@ -23,11 +23,11 @@ class TopologyWatch:
 
     @property
     def topology(self) -> Topology:
-        """The last valid content of the file."""
+        """The last valid content of the topology file."""
         return self._source.topology
 
     def check(self, now_s: float) -> bool:
-        """Load the file again if it changed; return True if the topology is new."""
+        """Load the topology file again if it changed; return whether the topology is new."""
         if now_s < self._due_s:
             return False
         self._due_s = now_s + FILE_CHECK_S

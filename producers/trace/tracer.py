@@ -1,8 +1,8 @@
 """Runs traceroutes as pure logic: decides which packets to send and combines the answers to routes.
 
-Packets with TTL 1, 2, 3 ... are sent at once, paced over all traced flows. Unanswered ones are repeated, and
-a hop that never answers is None. One packet with the largest TTL shows whether the path works at all. Only if
-it works does the search for the path's length continue.
+Packets with TTL 1, 2, 3 ... are sent at once, paced over all traced flows. Unanswered packets are repeated,
+and a hop that never answers is None. One packet with the largest TTL shows whether the path works at all.
+Only if it works does the search for the path's length continue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TracedFlow(NamedTuple):
 
     `socket` selects the sending socket. `max_ttl` above 0 is the largest TTL sent, so that no packet reaches
     the peer. With `uplink_check`, only one packet with that TTL is sent, to verify that the known hop is
-    still there.
+    unchanged.
     """
 
     leg: Leg
@@ -41,7 +41,7 @@ class TracedFlow(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """A trace packet to send."""
+    """A trace packet to send, with its TTL and sequence number."""
 
     flow: TracedFlow
     ttl: int
@@ -61,7 +61,7 @@ class Trace:
 
     @property
     def is_complete(self) -> bool:
-        """True if the far end was reached and every hop answered."""
+        """Whether the far end was reached and every hop answered."""
         return self.reached and all(self.hops)
 
 
@@ -82,13 +82,13 @@ class _OpenTrace:
     one_by_one: bool = False
 
     def result(self, length: int | None) -> Trace:
-        """Return the trace. `length` is the lowest TTL with which a packet arrived, or None if none did."""
+        """Return the result of this trace. `length`: lowest TTL with which a packet arrived; None if none."""
         last = max(self.hops, default=0) if length is None else length - 1
         return Trace(self.flow, tuple(self.hops.get(ttl) for ttl in range(1, last + 1)), length is not None)
 
 
 class Tracer:
-    """Runs all traces of one NIC, paced to `packets_per_s`. Times are seconds of any steady clock."""
+    """Runs all traces of one NIC, at most `packets_per_s`. Times are seconds of any steady clock."""
 
     def __init__(
         self, packets_per_s: float, max_hops: int, seq: int = 0, timeout_s: float = TIMEOUT_S
@@ -109,16 +109,16 @@ class Tracer:
 
     @property
     def busy(self) -> bool:
-        """True if any trace is open or queued."""
+        """Whether any trace is open or queued."""
         return bool(self._open or self._waiting)
 
     @property
     def is_tracing_routes(self) -> bool:
-        """True if any trace is open or queued, uplink checks excepted."""
+        """Whether any trace other than an uplink check is open or queued."""
         return not all(flow.uplink_check for flows in (self._open, self._waiting) for flow in flows)
 
     def schedule(self, flow: TracedFlow, soon: bool = False) -> None:
-        """Queue one trace of a flow, before all others if `soon`. A pending flow is not added again."""
+        """Queue a trace of `flow`, first in the queue if `soon`; ignore a flow that is pending already."""
         if flow in self._open:
             return
         self._waiting.setdefault(flow)
@@ -126,7 +126,7 @@ class Tracer:
             self._waiting.move_to_end(flow, last=False)
 
     def is_pending(self, flow: TracedFlow) -> bool:
-        """Return True if a trace of the flow is open or queued."""
+        """Return whether a trace of the flow is open or queued."""
         return flow in self._open or flow in self._waiting
 
     def cancel(self, flow: TracedFlow) -> None:
@@ -170,9 +170,9 @@ class Tracer:
             trace.arrived.add(packet[1])
 
     def on_unquoted_hop(self, socket: int, target: tuple[str, int], address: str) -> None:
-        """Process a router's report that does not identify the packet.
+        """Process a router's report that does not identify the packet whose TTL expired.
 
-        The report counts if it means exactly one packet. If not, the TTLs are tried one by one from then on.
+        The report counts if only one packet can be meant. If not, the TTLs are tried one by one from then on.
         """
         traces = [
             open_trace
@@ -232,7 +232,7 @@ class Tracer:
         self._queue.append((trace.flow, ttl))
 
     def _progress(self, trace: _OpenTrace, now_s: float) -> Trace | None:
-        """Return the result if the trace is complete; otherwise None, and queue the packets that are due."""
+        """Return the result of a complete trace; otherwise queue the packets that are due and return None."""
         length = min(trace.arrived, default=None)
         needed = range(1, length) if length is not None else sorted(trace.attempts)
         max_tries = 1 if trace.flow.uplink_check else MAX_TRIES

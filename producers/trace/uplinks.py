@@ -19,7 +19,7 @@ MIN_PAUSE_S: Final = 0.125
 
 
 def uplink_routes(paths: Iterable[tuple[Path, Hops]]) -> dict[Hops, list[Path]]:
-    """Group paths by their hops up to the apex, the middle of the route.
+    """Group paths by their hops up to the apex, the middle hop of the route.
 
     Paths whose apex did not answer, and paths that stay at their first switch, are left out.
     """
@@ -32,7 +32,7 @@ def uplink_routes(paths: Iterable[tuple[Path, Hops]]) -> dict[Hops, list[Path]]:
 
 
 class UplinkPlan(NamedTuple):
-    """The uplink checks of one NIC. Each list holds one route's packets; each check sends one of them."""
+    """The uplink checks of one NIC: for each route a list of packets, of which each check sends one."""
 
     checks: list[list[TracedFlow]]
     max_routes_of_switch: int
@@ -42,7 +42,7 @@ class UplinkPlan(NamedTuple):
 def plan_checks(
     paths: Iterable[tuple[TracedFlow, Hops]], switch_of: Callable[[str | None], object]
 ) -> UplinkPlan:
-    """Plan the checks of the uplink routes of `paths`. `switch_of` returns the switch of a hop."""
+    """Plan the checks of the uplink routes of `paths`. `switch_of` returns the switch of a hop's address."""
     routes = uplink_routes(paths)
     apexes = Counter(switch_of(hops[-1]) for hops in routes)
     checks = [
@@ -76,7 +76,7 @@ class TokenBucket:
         self._updated_s = float("-inf")
 
     def take(self, paths: int, now_s: float) -> bool:
-        """Return True if the limit for `paths` paths allows a trace now, and consume one; otherwise False."""
+        """Return whether the limit for `paths` paths allows a trace now, and count the trace if so."""
         self._spent = max(0.0, self._spent - (now_s - self._updated_s) * paths / self._rest_s)
         self._updated_s = now_s
         allowed = self._spent < self._burst * paths

@@ -1,1 +1,1 @@
-"""RAS services of NCCL and RCCL: discovery on the host, queries, and their reports as records."""
+"""Finds and queries the RAS services of NCCL and RCCL on the host, and converts their reports to records."""

@@ -2,7 +2,7 @@
 
 Every process of a job listens on one address, `NCCL_RAS_ADDR` of its environment or port 28028 of the
 loopback, and the kernel gives a connection to any of them (SO_REUSEPORT). RCCL reads the same variable.
-Addresses are compared with the listening sockets of the network namespace, so nothing else is ever asked. A
+Addresses are compared with the listening sockets of the network namespace, so no other service is queried. A
 scan of processes follows a change of these sockets. It reads environments and descriptors of processes that
 this user may inspect.
 """
@@ -38,7 +38,7 @@ _PORT: Final = re.compile(r"(\d{1,5})\s*$")
 
 
 class Socket(NamedTuple):
-    """A listening TCP socket: its inode, address and the user of its process."""
+    """A listening TCP socket: its inode, its address, and the id of the user who owns it."""
 
     inode: int
     address: str
@@ -48,7 +48,7 @@ class Socket(NamedTuple):
 
 @dataclass(slots=True)
 class Service:
-    """An address on which processes of one user listen. `environments`: by process id, where readable."""
+    """An address on which processes of one user listen, with their readable `environments` by process id."""
 
     address: str
     port: int
@@ -59,7 +59,7 @@ class Service:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Address and port of the service."""
+        """The service's IP address and port."""
         return self.address, self.port
 
 
@@ -78,7 +78,7 @@ def listening_sockets(netns: str | None, proc: Path = _PROC) -> list[Socket]:
 
 
 def parse_sockets(text: str) -> Iterator[Socket]:
-    """Yield the listening sockets of a table such as /proc/net/tcp; malformed lines are left out."""
+    """Yield the listening sockets in the text of /proc/net/tcp or tcp6; skip malformed lines."""
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) < 10 or fields[3] != _LISTENING:
@@ -91,7 +91,7 @@ def parse_sockets(text: str) -> Iterator[Socket]:
 
 
 def _address(digits: str) -> str:
-    """Return the address in an entry of /proc/net/tcp, which has words in the machine's byte order."""
+    """Convert the hexadecimal address in an entry of /proc/net/tcp, which has the machine's byte order."""
     data = bytes.fromhex(digits)
     ordered = b"".join(data[at : at + 4][::-1] for at in range(0, len(data), 4))
     return str(ipaddress.ip_address(ordered))
@@ -105,7 +105,7 @@ def port_of(address: str) -> int | None:
 
 
 def target_of(address: str) -> str:
-    """Return the address at which a socket bound to `address` is reached: the loopback for any address."""
+    """Return the address to connect to for a socket bound to `address`: loopback for a wildcard address."""
     ip = ipaddress.ip_address(address)
     if not ip.is_unspecified:
         return address
@@ -123,7 +123,7 @@ def configured_port(file: Path = _SETTINGS_FILE) -> int:
 
 
 class Discovery:
-    """Finds the services of one network namespace, `netns` (None: this process's)."""
+    """Finds the RAS services of the network namespace `netns`, or of this process's own if it is None."""
 
     def __init__(self, netns: str | None = None, proc: Path = _PROC) -> None:
         self._netns, self._proc = netns, proc
@@ -135,7 +135,7 @@ class Discovery:
         self._default_port = RAS_PORT
 
     def services(self) -> list[Service]:
-        """Return the services, in descending number of processes. Raises OSError without the namespace."""
+        """Return the services, most processes first. Raises OSError if the namespace does not exist."""
         sockets = listening_sockets(self._netns, self._proc)
         inodes = frozenset(socket.inode for socket in sockets)
         if inodes != self._inodes:
@@ -157,7 +157,7 @@ class Discovery:
         return sorted(services.values(), key=lambda one: (-one.sockets, one.port, one.address, one.user))
 
     def _scan(self, ports: Mapping[int, int]) -> bool:
-        """Find the processes of listening sockets; return whether there was time for all processes.
+        """Find the processes that own listening sockets; return False if the time was too short for all.
 
         `ports` has the port of each socket by inode.
         """
@@ -194,7 +194,7 @@ class Discovery:
         return {int(name) for name in names[:_MAX_PROCESSES]}
 
     def _environment(self, pid: int) -> Mapping[str, str]:
-        """Return the environment of a process; empty without the right to read it."""
+        """Return the environment variables of a process; empty without the right to read them."""
         try:
             with (self._proc / str(pid) / "environ").open("rb") as file:
                 data = file.read(_ENVIRONMENT_BYTES)

@@ -46,14 +46,14 @@ _MAX_JOBS: Final = 64
 
 
 class Answer(NamedTuple):
-    """A report of a RAS service, and the service that sent it."""
+    """A report with the RAS service that sent it."""
 
     service: Service
     report: RasReport
 
 
 class Place(NamedTuple):
-    """The host that publishes: its name, boot, shard and network namespace."""
+    """The host that publishes the records: its name, boot, shard and network namespace."""
 
     host: str
     boot: str
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Job:
-    """A job that no connected process reports. `process` is the name of its process in the job's records."""
+    """A job without connected processes. `process` is the process name in the job's records."""
 
     tenant: str | None
     process: str
@@ -97,7 +97,7 @@ class RasJobs:
         """Services that answered with something else."""
 
     def _fixed_service(self) -> Service | None:
-        """Return the service in the settings; None if it is not set, or if its address is another host's."""
+        """Return the configured service; None if none is configured or its address is another host's."""
         if self._settings.ras in ("auto", "off"):
             return None
         address, _, port = self._settings.ras.rpartition(":")
@@ -110,7 +110,7 @@ class RasJobs:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the jobs that have records of their own."""
+        """Names of the reported jobs that have no connected process and so have their own records."""
         return frozenset(self._jobs)
 
     # ---- queries
@@ -118,7 +118,7 @@ class RasJobs:
     def poll(
         self, now_s: float, processes: Sequence[TracedProcess], clock: Callable[[], ClockReading]
     ) -> list[CollectiveBatch]:
-        """Begin the queries that are due, pass states to processes, and return the records of other jobs."""
+        """Start due queries, pass rank states to `processes`, and return the records of other jobs."""
         records: list[CollectiveBatch] = []
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
@@ -155,7 +155,7 @@ class RasJobs:
         return answers
 
     def _ask(self, service: Service, now_s: float) -> Iterator[Answer]:
-        """Yield reports of a service, until the reports name all of its processes."""
+        """Query a service repeatedly and yield its reports, until they name all of its processes."""
         left = set(service.environments)
         seen: set[str] = set()
         for _ in range(_ATTEMPTS):
@@ -225,7 +225,7 @@ class RasJobs:
                 owner.rank_states.append(state)
 
     def _name(self, answer: Answer) -> str:
-        """Return the job's name by the environment of one of its processes, else by its communicator."""
+        """Return the job's name from a process's environment, else from its communicator's id."""
         service, largest = answer.service, answer.report.largest
         name = job_name(_environment(answer))
         return owned_name(name or f"communicator-{largest.id if largest is not None else '?'}", service.user)
@@ -236,7 +236,7 @@ class RasJobs:
         return _Job(tenant or None, process, answer.report.version or "unknown", now_s)
 
     def _is_due(self, job: _Job, answer: Answer, states: Sequence[RankState], now_s: float) -> bool:
-        """Store a job's report, and return True if it must be published now."""
+        """Store a job's newest report; return whether it must be published now."""
         launched = {one.id: sum(one.leaders.values()) for one in answer.report.communicators if one.leaders}
         job.is_idle = bool(states) or bool(launched and launched == job.launched)
         job.launched, job.seen_s = launched, now_s
@@ -290,7 +290,7 @@ class RasJobs:
 
 
 def _environment(answer: Answer) -> Mapping[str, str]:
-    """Return the environment of a listening process that the report names; empty if none may be read."""
+    """Return the environment of a listening process that the report names; empty if none is readable."""
     environments = answer.service.environments
     named = sorted(answer.report.processes & environments.keys()) or sorted(environments)
     return environments[named[0]] if named else {}

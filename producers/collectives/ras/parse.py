@@ -1,6 +1,6 @@
-"""Parses the reports of RAS services: JSON since NCCL 2.28.7, and text. Pure.
+"""Parses the reports of RAS services: text, and JSON since NCCL 2.28.7. Pure.
 
-The parsers accept any bytes, and use known parts. They insert the comma that NCCL 2.28.9 omits.
+The parsers accept any bytes and use the parts that they know. They insert the comma that NCCL 2.28.9 omits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WELL: Final = ("ncclSuccess", "ncclInProgress", 7)
 
 
 def parse_report(data: bytes) -> RasReport:
-    """Return the report in the data; an empty report if they hold none."""
+    """Parse a JSON or text report; return an empty report if the data contain none."""
     text = data[:MAX_BYTES].decode("utf-8", "replace")
     return _parse_json(_loaded(text)) if text.lstrip().startswith("{") else parse_text(text)
 
@@ -101,7 +101,7 @@ def _add_rank(communicator: Communicator, entry: Mapping[str, Any], *, is_missin
 
 
 def _condition(status: Mapping[str, Any], is_missing: bool) -> tuple[RankCondition, str]:
-    """Return a rank's state and the reason for that state; the reason is empty if the rank runs."""
+    """Return a rank's condition, and the reason for it; the reason is empty if the rank runs."""
     error, init = status.get("async_error"), status.get("init_state")
     is_wrong = bool(error) and error not in _WELL
     states = (

@@ -1,8 +1,8 @@
 """Parses the text reports of RAS services, as NCCL 2.24 and later write them. Pure.
 
 A text report names only the ranks that are outliers. Groups of ranks have a line with their number and
-their count of operations. A process that is dead or does not answer stands apart from the communicators, so
-ranks are joined with it by host and process id.
+their count of operations. A dead or silent process is listed apart from the communicators, so its ranks are
+found by host and process id.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MAX_LISTED: Final = 4096
 
 
 class _Reader:
-    """Reads one report line by line."""
+    """Parses one text report line by line."""
 
     def __init__(self) -> None:
         self.report = RasReport()
@@ -72,7 +72,7 @@ class _Reader:
         self._count: int | None = None
 
     def read(self, line: str) -> None:
-        """Parse the next line of the report."""
+        """Parse the next line of the report and store its content."""
         section, group = _SECTION.match(line), _GROUP.search(line)
         row = _ROW.match(line)
         if section is not None:
@@ -97,7 +97,7 @@ class _Reader:
         self._function, self._count = CollectiveFunction.UNKNOWN, None
 
     def _add_row(self, row: re.Match[str]) -> None:
-        """Add a group of ranks from the summary; the summary does not name its communicators."""
+        """Add a row of the summary: a group of ranks, without the names of their communicators."""
         if len(self.report.communicators) < _MAX_LISTED:
             self.report.communicators.append(Communicator(f"#{row[1]}", self._sizes[row[1]]))
 
@@ -131,7 +131,7 @@ class _Reader:
                 self._add(communicator, int(rank[1]), line)
 
     def _note(self, line: str) -> None:
-        """Store the count, status or error in a line, which applies to the ranks listed below it, too."""
+        """Store the count, status or error in a line; it also applies to the ranks listed below the line."""
         launched, status, error = _LAUNCHED.search(line), _STATUS.search(line), _ERROR.search(line)
         if launched is not None:
             self._count = min(int(launched[1]), COUNT_MAX)
@@ -159,7 +159,7 @@ class _Reader:
         communicator.missing += state is _C.MISSING and listed is None
 
     def finish(self) -> RasReport:
-        """Return the report, with each rank given the state of its process."""
+        """Return the report; each rank has the state of its process."""
         for communicator in self._by_id.values():
             communicator.ranks = [self._joined(rank) for rank in communicator.ranks[:_MAX_LISTED]]
             communicator.missing = min(communicator.missing, communicator.size or communicator.missing)
@@ -167,7 +167,7 @@ class _Reader:
         return self.report
 
     def _joined(self, rank: RankReport) -> RankReport:
-        """Return a missing rank with the state of its process, which is the only one if it is not named."""
+        """Return a missing rank with its process's state, or the only process's state if none is named."""
         if rank.state is not _C.MISSING or not self._processes:
             return rank
         place = (rank.host, rank.process)
@@ -178,18 +178,18 @@ class _Reader:
 
 
 def _first(pattern: re.Pattern[str], line: str) -> str:
-    """Return the first group of a pattern in a line; empty if the pattern does not match."""
+    """Return group 1 of a pattern's first match in a line; empty if there is no match."""
     match = pattern.search(line)
     return match[1] if match is not None else ""
 
 
 def _is_listed(listed: RankReport, rank: RankReport) -> bool:
-    """Return True if an earlier row listed the rank by number alone, and `rank` adds its process."""
+    """Return whether `listed` has the number of `rank` without a process, which `rank` adds."""
     return listed.rank == rank.rank and listed.state is rank.state is _C.MISSING and not listed.process
 
 
 def parse_text(text: str) -> RasReport:
-    """Return the report in a text; an empty report if the text holds none."""
+    """Parse a text report; return an empty report if the text contains none."""
     reader = _Reader()
     for line in text.splitlines():
         reader.read(line[:_LINE_MAX])
@@ -197,7 +197,7 @@ def parse_text(text: str) -> RasReport:
 
 
 def _numbers(text: str) -> list[int]:
-    """Return the numbers of a list such as `3, 8-10`."""
+    """Return all numbers in a list with ranges such as `3, 8-10`."""
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")

@@ -22,7 +22,7 @@ _READ_BYTES: Final = 1 << 16
 
 
 def is_own_address(address: str, netns: str | None) -> bool:
-    """Return True if an address of a network namespace belongs to this machine: a socket can bind to it."""
+    """Return whether a socket can bind to an IP address in a network namespace of this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
 
     def bound() -> bool:
@@ -37,7 +37,9 @@ def is_own_address(address: str, netns: str | None) -> bool:
 
 
 def query_ras(address: str, port: int, netns: str | None) -> bytes:
-    """Return the report of the RAS service. Raises OSError, or ValueError if another service answers."""
+    """Query the RAS service at an address and return its report. Raises OSError, or ValueError if another
+    service answers.
+    """
     connection = in_netns(netns, lambda: socket.create_connection((address, port), _LINE_S))
     with connection:
         _ask(connection, "CLIENT PROTOCOL 2", "SERVER PROTOCOL ")
@@ -56,7 +58,7 @@ def _ask(connection: socket.socket, line: str, expected: str) -> None:
 
 
 def _report(connection: socket.socket) -> bytes:
-    """Return the data received until the service closes the connection or its time limit ends."""
+    """Receive and return a report, until the service closes the connection or the time limit ends."""
     parts: list[bytes] = []
     size = 0
     until_s = time.monotonic() + _TIMEOUT_S + _LINE_S

@@ -1,4 +1,4 @@
-"""Reports of a RAS service as typed values, and the records that follow from them. Pure.
+"""Holds RAS reports as typed values, and converts them to records. Pure.
 
 A service states for each communicator which ranks answer, and how many operations of each function each
 rank has launched. A rank that launched fewer than others has not entered the operation in which they wait.
@@ -38,7 +38,7 @@ Counts = Mapping[CollectiveFunction, int]
 
 
 class RankReport(NamedTuple):
-    """A rank of a communicator; `process` is 0 if unknown, and `host` is empty if unknown."""
+    """A rank of a communicator. `process` is 0 and `host` is empty if unknown."""
 
     rank: int
     host: str
@@ -52,7 +52,7 @@ class RankReport(NamedTuple):
 
 @dataclass(slots=True)
 class Communicator:
-    """A communicator with the ranks that the report lists."""
+    """A communicator with those of its ranks that the report lists."""
 
     id: str
     size: int = 0
@@ -67,7 +67,7 @@ class Communicator:
 
     @property
     def late_ranks(self) -> int:
-        """Number of ranks that launched fewer operations of some function than others."""
+        """Number of ranks that launched fewer operations of some function than other ranks."""
         listed = len([rank for rank in self.ranks if self.behind(rank)[1]])
         grouped = sum(
             number
@@ -77,17 +77,17 @@ class Communicator:
         return min(max(listed, grouped), RANK_MAX)
 
     def add(self, rank: RankReport) -> None:
-        """Add a rank, and update the largest operation count of each function."""
+        """Add a rank, and raise each function's largest operation count to that of the rank."""
         self.ranks.append(rank)
         for function, count in rank.counts.items():
             self.lead(function, count)
 
     def lead(self, function: CollectiveFunction, count: int) -> None:
-        """Record that some rank has launched `count` operations of a function."""
+        """Raise the largest operation count of a function to `count`, which some rank has launched."""
         self.leaders[function] = max(count, self.leaders.get(function, 0))
 
     def behind(self, rank: RankReport) -> tuple[CollectiveFunction, int]:
-        """Return the function of which a rank launched fewer operations than another, and the difference."""
+        """Return a function of which `rank` launched fewer operations than others, and the difference."""
         gaps = {
             function: self.leaders.get(function, 0) - count
             for function, count in rank.counts.items()
@@ -98,7 +98,7 @@ class Communicator:
 
 @dataclass(slots=True)
 class RasReport:
-    """A RAS report. `version` of the library is empty, and `collection_s` is 0, if unknown."""
+    """A RAS report. If unknown, the library's `version` is empty and `collection_s` is 0."""
 
     communicators: list[Communicator] = field(default_factory=list)
     version: str = ""
@@ -106,17 +106,17 @@ class RasReport:
 
     @property
     def largest(self) -> Communicator | None:
-        """The communicator with most ranks; of several, the communicator with the smallest id."""
+        """The communicator with most ranks, of equals the one with the smallest id; None without any."""
         return min(self.communicators, key=lambda one: (-one.size, one.id), default=None)
 
     @property
     def processes(self) -> set[int]:
-        """Ids of all processes that the report names, on whatever host."""
+        """Process ids of all processes that the report names, on any host."""
         return {rank.process for one in self.communicators for rank in one.ranks if rank.process}
 
     @property
     def first_rank(self) -> RankReport | None:
-        """The lowest rank of the largest communicator that runs; None if the report lists none."""
+        """The lowest running rank of the largest communicator; None if the report lists none."""
         ranks = self.largest.ranks if self.largest is not None else ()
         running = [rank for rank in ranks if rank.state is RankCondition.RUNNING]
         return min(running, key=lambda rank: rank.rank, default=None)
@@ -143,8 +143,8 @@ def _communicator_report(communicator: Communicator) -> CommunicatorReport:
 def rank_states(report: RasReport) -> list[RankState]:
     """Return the states of ranks that do not run or are behind, and where their processes wait meanwhile.
 
-    A process that is behind in one communicator may wait in another, in which a further rank is behind. So
-    all ranks of such a process are listed, if their communicator has a rank that is behind.
+    A process that is behind in one communicator may wait in another, in which a further rank is behind. All
+    ranks of that process are listed if their communicator has a rank that is behind.
     """
     late = {_place(rank) for one in report.communicators for rank in one.ranks if one.behind(rank)[1]}
     rows = [row for one in report.communicators for row in _rank_states(one, late)]
@@ -157,7 +157,7 @@ def _place(rank: RankReport) -> tuple[str, int, str | None]:
 
 
 def _rank_states(communicator: Communicator, late: set[tuple[str, int, str | None]]) -> Iterator[RankState]:
-    """Yield the states to publish of a communicator's ranks. `late`: places of ranks that are behind."""
+    """Yield the states to publish of a communicator's ranks. `late`: identities of ranks that are behind."""
     gaps = [communicator.behind(rank) for rank in communicator.ranks]
     has_late = any(gap for _, gap in gaps)
     for rank, (function, gap) in zip(communicator.ranks, gaps, strict=True):
@@ -191,22 +191,22 @@ def _rank_state(
 
 
 def hash_text(digits: str) -> str:
-    """Return a communicator's hash in the spelling of the profiler's records."""
+    """Convert a communicator's hash in a report to the spelling in the profiler's records."""
     return digits.lower().zfill(16)
 
 
 def printable(value: object, limit: int) -> str:
-    """Return a value as text of printable ASCII characters."""
+    """Return at most `limit` characters of a value as text, printable ASCII only."""
     return "".join(char if " " <= char <= "~" else "?" for char in str(value)[:limit])
 
 
 def function_of(name: str) -> CollectiveFunction:
-    """Return the function that NCCL names."""
+    """Return the collective function with this NCCL name, such as AllReduce."""
     return FUNCTIONS.get(name.replace("_", "").lower(), _F.UNKNOWN)
 
 
 def merged_counts(pairs: Iterable[tuple[CollectiveFunction, int]]) -> dict[CollectiveFunction, int]:
-    """Return counts by function; functions of which the names are unknown share one count."""
+    """Return operation counts by function; functions with unknown names share one entry."""
     counts: dict[CollectiveFunction, int] = {}
     for function, count in pairs:
         counts[function] = min(counts.get(function, 0) + count, COUNT_MAX)

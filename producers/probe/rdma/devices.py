@@ -1,4 +1,4 @@
-"""Finds the RDMA device of a NIC, and whether it can be probed over it."""
+"""Finds the RDMA device of a NIC, and whether the NIC can be probed over this device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYSFS: Final = Path("/sys")
 
 
 def rdma_device_of(nic: NicSettings, sysfs: Path = SYSFS) -> str | None:
-    """Return the RDMA device of a NIC: the configured one, else the first that shares its network device."""
+    """Return a NIC's configured RDMA device, else the first on its network device; None if there is none."""
     if nic.rdma_device is not None:
         return nic.rdma_device
     if nic.netns is not None:

@@ -1,8 +1,8 @@
 """Selects a prober's GID and spreads its packets over several paths.
 
-RoCE v2 packets are spread by their UDP source port. Soft-RoCE derives it from the queue pair number and
-ignores flow labels on UD; mlx5 and hns derive it from the address handle's flow label. InfiniBand packets are
-spread by LID path bits. Inputs: the device's ports in sysfs, vendor and queue pair numbers.
+RoCE v2 packets are spread by their UDP source port. Soft-RoCE derives this port from the queue pair number
+and ignores flow labels on UD; mlx5 and hns derive it from the address handle's flow label. InfiniBand packets
+are spread by LID path bits. Inputs: the device's ports in sysfs, vendor and queue pair numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Gid(NamedTuple):
 
 @dataclass(frozen=True)
 class Port:
-    """A port of an RDMA device."""
+    """A port of an RDMA device, as described in sysfs."""
 
     device: str
     number: int
@@ -51,7 +51,7 @@ class Port:
 
 @dataclass(frozen=True)
 class UdPath:
-    """One path: the sending queue pair, and the fields of its address handles."""
+    """One path: the queue pair that sends on it, and the fields of that queue pair's address handles."""
 
     index: int
     number: int
@@ -70,7 +70,7 @@ def read_ports(device: str, sysfs: Path = Path("/sys")) -> list[Port]:
 
 
 def netdevs_of(device: str, sysfs: Path = Path("/sys")) -> set[str]:
-    """Return the network devices above or beneath an RDMA device."""
+    """Return the names of the network devices above or beneath an RDMA device."""
     netdevs = {path.name for path in (sysfs / "class/infiniband" / device).glob("device/net/*")}
     for folder in _folders(device, sysfs):
         netdevs |= {gid.netdev for gid in _gids(folder, False) if gid.netdev}
@@ -78,7 +78,7 @@ def netdevs_of(device: str, sysfs: Path = Path("/sys")) -> set[str]:
 
 
 def choose_port(device: str, ports: Sequence[Port], number: int = 0) -> Port:
-    """Return the port to probe with: port `number`, or the first active one if it is 0. Raises ValueError."""
+    """Return port `number`, or the first active port if `number` is 0. Raises ValueError if there is none."""
     if not ports:
         raise ValueError(f"{device}: no such RDMA device")
     for port in ports:
@@ -94,8 +94,8 @@ def choose_port(device: str, ports: Sequence[Port], number: int = 0) -> Port:
 def choose_gid(port: Port, address: str | None) -> Gid:
     """Return the GID to send from.
 
-    On InfiniBand this is the first GID. On RoCE it is the GID of `address`, with v2 preferred to v1; without
-    an address it is any v2 GID that is not link-local. Raises ValueError.
+    On InfiniBand the result is the first GID. On RoCE it is the GID of `address`, with v2 preferred to v1;
+    without an address it is any v2 GID that is not link-local. Raises ValueError if there is none.
     """
     if port.infiniband:
         if not port.gids:
@@ -116,7 +116,7 @@ def choose_gid(port: Port, address: str | None) -> Gid:
 
 
 def label_of_port(port: int) -> int:
-    """Return a flow label, never 0, from which the driver derives `port`, which is from 49152 to 65535."""
+    """Return a non-zero flow label from which the driver derives source port `port`, 49152 to 65535."""
     return port & 0x3FFF or 0x4001
 
 
@@ -131,7 +131,7 @@ def plan_paths(
     """Return the path of each queue pair in `numbers`.
 
     If source ports can be chosen, they start at `first_port`. Two queue pair numbers of Soft-RoCE may give
-    the same port; the second is left out.
+    the same port; the second queue pair is left out.
     """
     paths: list[UdPath] = []
     for number in numbers:
@@ -151,7 +151,7 @@ def plan_paths(
 
 
 def target_lid(lid: int, path_bits: int, path: int) -> int:
-    """Return the LID of path number `path` to an InfiniBand port with 2^path_bits LIDs; 0 without a LID."""
+    """Return the LID for path number `path` to an InfiniBand port with 2^path_bits LIDs; 0 if `lid` is 0."""
     return lid and lid + path % (1 << path_bits)
 
 
@@ -192,7 +192,7 @@ def _gids(folder: Path, infiniband: bool) -> Iterator[Gid]:
 
 
 def _text(path: Path) -> str:
-    """Return a file's text; empty if the kernel refuses to read it, as it does for unused table entries."""
+    """Return a file's text; empty if the kernel refuses to read it, as for unused GID table entries."""
     with contextlib.suppress(OSError):
         return path.read_text(encoding="ascii", errors="replace").strip()
     return ""

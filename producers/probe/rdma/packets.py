@@ -7,7 +7,7 @@ request. The format is big endian:
     i64 second
 
 In a reply, `arrived` is the traffic class with which the request arrived, plus 256; in other packets it is 0.
-Packets of version 1 have 0 there, and are answered in version 1.
+Packets of version 1 have 0 in this field, and are answered in version 1.
 
 A packet ends with 8 bytes of keyed BLAKE2b over source GID and queue pair, target GID and queue pair, and all
 of the above. SipHash, which UDP probes use, would be 50 times slower in Python.
@@ -43,7 +43,7 @@ _V4_PREFIX: Final = bytes(10) + b"\xff\xff"
 
 
 class BadPacket(ValueError):
-    """A packet that no member of the fleet has sent. `reason` is malformed or bad_mac."""
+    """Raised for a packet that no member of the fleet has sent. `reason` is malformed or bad_mac."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -51,7 +51,7 @@ class BadPacket(ValueError):
 
 
 class Address(NamedTuple):
-    """Address of a UD queue pair: GID (16 bytes), LID (0 if there are none), queue pair number."""
+    """Address of a UD queue pair: GID (16 bytes), LID (0 if the network has none), queue pair number."""
 
     gid: bytes
     lid: int
@@ -59,7 +59,7 @@ class Address(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """The fields of a packet, times in ns. `arrived` is the answered request's traffic class, if known."""
+    """The fields of a packet, times in ns. `arrived`: traffic class of the answered request, if known."""
 
     kind: int
     seq: int
@@ -72,7 +72,7 @@ class Packet(NamedTuple):
 
 
 def name_hash(nic: str) -> int:
-    """Return the 32-bit hash of a NIC's name in packets."""
+    """Return the 32-bit hash of a NIC's name that packets carry."""
     return int.from_bytes(blake2b(nic.encode(), digest_size=4, person=b"fabrictime nic").digest(), "big")
 
 
@@ -83,7 +83,7 @@ def q_key(key: bytes) -> int:
 
 
 def pack(packet: Packet, key: bytes, source: Address, target: Address) -> bytes:
-    """Return the bytes of a packet between two queue pairs, with its authentication code."""
+    """Encode a packet from queue pair `source` to `target`, with its authentication code."""
     kind, seq, run, target_hash, first, second, arrived, version = packet
     returned = 0 if arrived is None or version < _VERSION else _KNOWN | arrived
     body = _BODY.pack(_MAGIC, version, kind, seq, run, target_hash, returned, first, second)
@@ -91,7 +91,7 @@ def pack(packet: Packet, key: bytes, source: Address, target: Address) -> bytes:
 
 
 def parse(data: bytes, key: bytes, source: Address, target: Address) -> Packet:
-    """Return the fields of a packet. Raises BadPacket unless a member sent it from `source` to `target`."""
+    """Decode a packet. Raises BadPacket unless a member of the fleet sent it from `source` to `target`."""
     if len(data) != BYTES:
         raise BadPacket("malformed")
     body = data[: _BODY.size]
@@ -108,7 +108,7 @@ def parse(data: bytes, key: bytes, source: Address, target: Address) -> Packet:
 def source_gid(header: bytes, mapped: bool) -> bytes | None:
     """Return the sender's GID from the 40 bytes before a UD payload; None if these bytes are invalid.
 
-    The bytes are a GRH or an IPv6 header. If `mapped`, our own GID is a mapped IPv4 address, and the last 20
+    The bytes are a GRH or an IPv6 header. If `mapped`, our own GID is an IPv4-mapped address, and the last 20
     bytes are an IPv4 header.
     """
     if len(header) != GRH_BYTES or header[20 if mapped else 0] >> 4 != (4 if mapped else 6):
@@ -122,7 +122,7 @@ def traffic_class_of(header: bytes, mapped: bool) -> int:
 
 
 def is_mapped(gid: bytes) -> bool:
-    """Return True if a GID is an IPv4-mapped address."""
+    """Return whether a GID is an IPv4-mapped IPv6 address."""
     return gid[:12] == _V4_PREFIX
 
 

@@ -1,4 +1,4 @@
-"""The logic of a prober on UD queue pairs: schedules requests, matches their answers, answers other probers.
+"""Contains the logic of a prober on UD queue pairs: it sends requests, matches and sends answers.
 
 It uses no verbs and reads no clock. The results are samples and losses by peer and path, as in `ProbeBatch`.
 
@@ -49,7 +49,7 @@ _CE: Final = 3
 
 
 class UdProberSettings(NamedTuple):
-    """Rates and limits of a prober."""
+    """Rates and limits of a prober on UD queue pairs."""
 
     rate_pps: float
     timeout_ns: int
@@ -60,7 +60,7 @@ class UdProberSettings(NamedTuple):
 
 
 class UdPeer(NamedTuple):
-    """A peer and its queue pairs, one per path."""
+    """A peer NIC with the addresses of its queue pairs, one per path."""
 
     nic: str
     gid: bytes
@@ -71,7 +71,7 @@ class UdPeer(NamedTuple):
 
 @dataclass
 class OutgoingPacket:
-    """A packet to send from our queue pair of path `path`. `on_timestamp` gets `token` to identify it."""
+    """A packet to send from our queue pair of path `path`. `token` identifies it for `on_timestamp`."""
 
     path: int
     to: Address
@@ -132,7 +132,7 @@ class _FollowUpData:
 
 
 class UdProber:
-    """One NIC's prober and responder. `now_ns` is the monotonic clock; timestamps are of any clock."""
+    """Probes from one NIC and answers its peers. `now_ns`: monotonic clock; timestamps are of any clock."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class UdProber:
         self._peers, self._period = [peer for peer in peers if peer.numbers], []
 
     def next_ns(self) -> int | None:
-        """Return the time of the next work for `poll`, ns; None if no work is due until a packet arrives."""
+        """Return the time at which `poll` must be called, ns; None if not before a packet arrives."""
         times = [self._next_probe_ns] if self._peers else []
         if self._open:
             times.append(next(iter(self._open.values())).deadline_ns)
@@ -202,7 +202,7 @@ class UdProber:
         return packets
 
     def pack(self, out: OutgoingPacket, stamp_ns: int) -> bytes:
-        """Return the bytes of a packet that is about to be sent.
+        """Encode a packet that is about to be sent.
 
         With user-space timestamps, `stamp_ns` is t1 in a request and t3 in a reply.
         """
@@ -217,13 +217,13 @@ class UdProber:
         return pack(packet, self._key, self._own[out.path][1], out.to)
 
     def on_unsent(self, out: OutgoingPacket) -> None:
-        """Record that a packet could not be sent. It does not count as a loss of the path."""
+        """Record that a packet could not be sent, so that it does not count as lost on the path."""
         self.counters["send_errors"] += 1
         if isinstance(out.token, _Probe):
             self._open.pop(out.token.seq, None)
 
     def on_timestamp(self, token: object, stamp_ns: int) -> None:
-        """Receive the timestamp of a sent packet. With user-space timestamps it is the completion time."""
+        """Store a sent packet's timestamp, ns; with user-space timestamps, the time of its completion."""
         if not self._settings.hardware:
             if isinstance(token, _Probe):
                 self._took_ns.append(stamp_ns - token.t1)
@@ -243,7 +243,7 @@ class UdProber:
         system_ns: int,
         arrived: int = 0,
     ) -> OutgoingPacket | None:
-        """Receive a packet on our queue pair of path number `path`; return the answer to send, or None.
+        """Process a packet that arrived on path number `path`; return the answer to send, or None.
 
         `arrived` is the traffic class with which the packet arrived.
         """
@@ -264,14 +264,14 @@ class UdProber:
 
     @property
     def stamp_error_ns(self) -> int:
-        """Minimum recent time from a request's timestamp to its completion in user space.
+        """Smallest recent time from a request's timestamp to its completion in user space, ns.
 
         It bounds the error of user-space timestamps in the best case, on which clock estimation relies.
         """
         return max(0, min(self._took_ns, default=0))
 
     def drain(self) -> dict[tuple[str, int], PathSamples]:
-        """Return the samples and losses since the last call, by peer and entropy value of the path."""
+        """Return samples and losses since the last call, by (peer, entropy value of the path)."""
         groups, self._groups, self._samples = self._groups, {}, 0
         return groups
 
@@ -354,7 +354,7 @@ class UdProber:
         self._complete(probe)
 
     def _complete(self, probe: _Probe) -> None:
-        """Add a sample if all timestamps of a probe are known."""
+        """Add a probe's sample once all four timestamps are known."""
         if not probe.replied or NO_STAMP in (probe.t1, probe.t2, probe.t3, probe.t4):
             return
         if self._replied.pop(probe.seq, None) is None:

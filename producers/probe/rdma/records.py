@@ -1,4 +1,4 @@
-"""Converts between the worker process's messages and the records of an RDMA prober. Pure."""
+"""Converts the worker process's messages to records of an RDMA prober, and records to messages. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def nic_record(
 
 
 def peers_of(records: Iterable[Nic], kind: str) -> dict[str, UdPeerLine]:
-    """Return the NICs on networks of this `kind` by name, in the form that the worker process reads.
+    """Return, by name, the NICs on networks of this `kind`, as the worker process reads them.
 
     Each entry holds name, GID in hexadecimal, LID, number of free LID bits and queue pair numbers.
     """
@@ -88,7 +88,7 @@ def peers_of(records: Iterable[Nic], kind: str) -> dict[str, UdPeerLine]:
 
 
 def columns_of(nic: str, run: int, batch: Batch, dscp: int = 0) -> ProbeColumns:
-    """Return a batch of the worker process as columns, from which `ProbeBatch` is encoded.
+    """Convert a worker's batch to columns, from which `ProbeBatch` is encoded.
 
     `dscp` is the traffic class of the batch's probes.
     """

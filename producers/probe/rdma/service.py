@@ -1,4 +1,4 @@
-"""The RDMA prober service: runs one RDMA device's prober process and publishes its measurements.
+"""Runs the RDMA prober service: one RDMA device's prober process, whose measurements it publishes.
 
 Verbs are used in a separate process (`verbs_worker.py`), because pyverbs holds the interpreter lock in every
 call. Batches are always published raw.
@@ -40,12 +40,12 @@ POLL_S: Final = 0.1
 
 
 class UdTransport:
-    """Probes and answers over UD queue pairs of one device, in a worker process."""
+    """Sends and answers probes over UD queue pairs of one device, in a worker process."""
 
     def __init__(
         self, settings: RdmaProbeSettings, nic: NicSettings, device: str, key: bytes, sysfs: Path
     ) -> None:
-        """Start the process and wait until the device is open. Raises OSError or ValueError."""
+        """Start the worker and wait until it has opened the device. Raises OSError or ValueError."""
         self.nic = nic.model_copy(update={"device": device})
         self.name = nic_id(nic.host, device)
         self.run = int.from_bytes(os.urandom(8), "big") >> 1
@@ -92,7 +92,7 @@ class UdTransport:
         )
 
     def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
-        """Choose the peers from the living NICs on the same kind of network; return the number of peers."""
+        """Choose peers among the living NICs on the same kind of network; return the number of peers."""
         contacts = peers_of(table.alive_ud(self.nic.shard).values(), self.ready["kind"])
         settings = self._settings
         peers = select_peers(self.name, contacts, settings.peers, settings.peers_seed, extra)
@@ -102,16 +102,16 @@ class UdTransport:
         return len(peers)
 
     def counters(self) -> Mapping[str, float]:
-        """Return the counters of the newest batch."""
+        """Return, by name, the packet and sample counters in the worker's newest batch."""
         return self._counters
 
     def read(self) -> list[bytes]:
-        """Return the encoded `ProbeBatch`es that arrived since the last call."""
+        """Return the encoded `ProbeBatch`es that the worker has sent since the last call."""
         early, self._early = self._early, []
         return self._batches(early + self.worker.read())
 
     def close(self) -> list[bytes]:
-        """End the process; return the `ProbeBatch`es that it had not published."""
+        """End the worker process; return the `ProbeBatch`es that `read` has not returned."""
         return self._batches(self._early + self.worker.close())
 
     def _batches(self, messages: list[Message]) -> list[bytes]:
@@ -139,10 +139,10 @@ class UdTransport:
 
 
 class RdmaProbeService:
-    """Probes while the device is available, and searches for the device otherwise."""
+    """Probes while the RDMA device is available, and searches for the device otherwise."""
 
     def __init__(self, settings: RdmaProbeSettings, nic: NicSettings, device: str, sysfs: Path) -> None:
-        """Prepare the service. Raises SecretFileError."""
+        """Read the probe key and open the publisher. Raises SecretFileError if the key is unusable."""
         self._settings, self._nic, self._device, self._sysfs = settings, nic, device, sysfs
         self._key = read_key(settings.key_file)
         self._publisher = ProbePublisher(settings)
@@ -171,13 +171,13 @@ class RdmaProbeService:
                 self._warn(reason)
 
     def close(self) -> None:
-        """Send the waiting messages and close the reader."""
+        """Send the waiting messages and close the reader of the inventory."""
         self._publisher.supervisor.notify("STOPPING=1")
         self._publisher.close(self._device)
         self._reader.close()
 
     def _probe(self, transport: UdTransport, stop: StopRequest) -> str | None:
-        """Run one worker process until a stop is requested; return the reason if it ended earlier."""
+        """Probe with one worker until a stop is requested; return the reason if the worker ended earlier."""
         announce_at_s = peers_at_s = status_at_s = 0.0
         peers = 0
         publisher = self._publisher
@@ -207,7 +207,7 @@ class RdmaProbeService:
             self._publisher.publish_batch(name, batch)
 
     def _warn(self, reason: str) -> None:
-        """Log why no probes are sent, each reason only once."""
+        """Log the reason why no probes are sent, but only if it is new."""
         if reason != self._last_warning:
             self._last_warning = reason
             _log.warning("%s/%s: %s; tried again every %.0f s", self._nic.host, self._device, reason, RETRY_S)
@@ -230,7 +230,7 @@ class RdmaProbeService:
 
 
 def main(settings: RdmaProbeSettings, nic: NicSettings, sysfs: Path = SYSFS) -> int:
-    """Probe until SIGTERM or SIGINT. Return 0, also with nothing to probe; 2 if the service cannot start."""
+    """Probe until SIGTERM or SIGINT. Return 0, also if no device can be probed; 2 if it cannot start."""
     stop = StopRequest()
     stop.set_on_signals()
     reason, device = rdma_unavailable(settings, nic, sysfs), rdma_device_of(nic, sysfs)

@@ -1,4 +1,4 @@
-"""Settings of the RDMA probers: `RdmaProbeSettings` for the fleet."""
+"""Defines `RdmaProbeSettings`, the fleet's settings of RDMA probers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RdmaProbeSettings(StrictModel):
 
     @property
     def traffic_class(self) -> int:
-        """Byte of DSCP and ECN in the packets of the queue pairs."""
+        """The GRH's traffic class byte in probe packets: DSCP and ECN."""
         return self.dscp << 2 | (2 if self.ecn else 0)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Timestamps of RDMA probes: from the NIC's clock if completions carry it, otherwise from user space.
+"""Provides timestamps of RDMA probes: from the NIC's clock if completions carry it, else from user space.
 
 A NIC's counter is converted to a clock in ns, and is read together with the system clock. The module has no
 side effects except for the callbacks that it receives.
@@ -13,7 +13,7 @@ _TRIES: Final = 8
 
 
 class CrossTimestamp(NamedTuple):
-    """A pair of simultaneous readings: at `system_ns`, the clock read `clock_ns` to within `bound_ns`."""
+    """Simultaneous readings: at system time `system_ns` the clock read `clock_ns`, to within `bound_ns`."""
 
     clock_ns: int
     system_ns: int
@@ -24,11 +24,14 @@ class TickClock:
     """A NIC's free-running counter as a clock in ns that starts at the system time of its first reading.
 
     A counter with fewer than 64 bits wraps. Call `read` at least once per quarter of its period. A timestamp
-    is resolved to the value nearest to the last reading.
+    is converted to the time nearest to the last reading.
     """
 
     def __init__(self, mask: int, khz: int, ticks: int, system_ns: int) -> None:
-        """Start the clock at `system_ns`. `mask` has ones for all valid bits. Raises ValueError."""
+        """Start the clock at `system_ns`, counter value `ticks`. `mask` has ones for all valid bits.
+
+        Raises ValueError if the counter cannot serve as a clock.
+        """
         if mask < 0xFFFF or mask & (mask + 1):
             raise ValueError(f"completion stamps' mask {mask:#x}: expected ones from the lowest bit on")
         if khz < 1:
@@ -38,17 +41,17 @@ class TickClock:
         self._epoch_ns = system_ns
 
     def read(self, ticks: int) -> int:
-        """Return the counter's present reading `ticks` as ns, and resolve later timestamps relative to it."""
+        """Convert the counter's present value `ticks` to ns; later timestamps are resolved relative to it."""
         self._last = self._unwrapped(ticks)
         return self._ns(self._last)
 
     def stamp(self, ticks: int) -> int:
-        """Return the time of a recent NIC timestamp `ticks`, ns."""
+        """Convert a recent NIC timestamp `ticks` to ns."""
         return self._ns(self._unwrapped(ticks))
 
     @property
     def tick_ns(self) -> int:
-        """Duration of one tick, ns, rounded up."""
+        """Duration of one tick of the counter, ns, rounded up."""
         return -(-1_000_000 // self._khz)
 
     def _unwrapped(self, ticks: int) -> int:
@@ -62,7 +65,7 @@ class TickClock:
 def cross_timestamp(
     read: Callable[[], int], system: Callable[[], int], tries: int = _TRIES
 ) -> CrossTimestamp:
-    """Read a clock together with the system clock several times; return the pair with the smallest bound.
+    """Read a clock and the system clock together `tries` times; return the pair with the smallest bound.
 
     System time is the middle of the two system readings around the clock's reading, the bound half their gap.
     """

@@ -1,9 +1,9 @@
-"""The worker process that uses verbs: the UD queue pairs of one device, driven by `prober.py`.
+"""Runs the worker process that uses verbs: the UD queue pairs of one device, driven by `prober.py`.
 
 It reads JSON lines from standard input: first the request to open the device, then peers whenever they
 change. It ends when the input ends. It writes JSON lines to standard output: the opened device, then batches.
-pyverbs holds the interpreter lock in every call, so it gets a process of its own. That is usually the
-distribution's interpreter, which lacks our installed packages.
+pyverbs holds the interpreter lock in every call, so it gets a process of its own. The process usually runs
+the distribution's interpreter, which lacks our installed packages.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _FLUSH_AFTER_NS: Final = 33_000_000
 
 
 class DeviceError(ValueError):
-    """A device, its driver or pyverbs refused an operation. The exception's text is one line."""
+    """Raised if a device, its driver or pyverbs refuses an operation. The exception's text is one line."""
 
 
 class _Lines:
-    """Reads JSON lines from standard input and writes them to standard output, without blocking."""
+    """Reads JSON lines from standard input and writes JSON lines to standard output, without blocking."""
 
     def __init__(self) -> None:
         self._in, self._out = b"", bytearray()
@@ -96,7 +96,7 @@ class _Lines:
 
 
 class _Device:
-    """An open device: queue pairs in RTS with posted receives, memory, and completions with timestamps."""
+    """An open device: queue pairs that are ready to send and receive, memory, completions with timestamps."""
 
     def __init__(self, request: OpenRequest) -> None:
         name, paths = request["device"], request["paths"]
@@ -129,7 +129,7 @@ class _Device:
         self._free = list(range(_SENDS))
 
     def now(self) -> CrossTimestamp:
-        """Return a cross-timestamp of the clock that timestamps the packets."""
+        """Return simultaneous readings of the system clock and of the clock that timestamps packets."""
         clock = self.clock
         if clock is None:
             now = time.time_ns()
@@ -137,17 +137,17 @@ class _Device:
         return cross_timestamp(lambda: clock.read(self._ticks()), time.time_ns)
 
     def wait_armed(self) -> None:
-        """Request a wake-up at the next completion."""
+        """Request that the next completion makes the completion channel readable."""
         if self.descriptor is not None:
             self._cq.req_notify()
 
     def woken(self) -> None:
-        """Acknowledge a wake-up."""
+        """Acknowledge the event that ended a wait for completions."""
         self._channel.get_cq_event(self._cq)
         self._cq.ack_events(1)
 
     def send(self, prober: UdProber, out: OutgoingPacket) -> None:
-        """Send a packet of the prober."""
+        """Send a packet of the prober, or report to the prober that it could not be sent."""
         handle = self._handle(out)
         if handle is None or not self._free:
             prober.on_unsent(out)
@@ -166,7 +166,10 @@ class _Device:
         self._tokens[slot] = out.token
 
     def completions(self, prober: UdProber) -> Iterator[tuple[int, bytes, Address, int, int]]:
-        """Yield path, payload, source, timestamp, traffic class of packets. Raises DeviceError."""
+        """Yield (path, payload, source, timestamp in ns, traffic class) of received packets.
+
+        Raises DeviceError.
+        """
         for number, status, size, source, lid, stamp in self._polled():
             if status:
                 message = "receive" if number >> 32 else "send"
@@ -194,7 +197,7 @@ class _Device:
             )
 
     def own(self) -> list[tuple[UdPath, Address]]:
-        """Return our paths, each with the address of its queue pair."""
+        """Return our paths, each with the address of the queue pair that sends on it."""
         return [(path, Address(self.gid.value, self.port.lid, path.number)) for path in self.paths]
 
     def _open_stamped(self, depth: int) -> None:
@@ -254,7 +257,7 @@ class _Device:
         self._pairs = [pair for pair in pairs if pair.qp_num in own_numbers]
 
     def _prepare_work(self) -> None:
-        """Register the memory, and prepare a work request for each of its slots."""
+        """Register the packet memory with the device, and prepare a work request for each packet slot."""
         e, v = self._e, self._v
         slots = len(self._pairs) * _RECEIVES
         self._send_at = slots * _SLOT_BYTES
@@ -330,7 +333,7 @@ class _Device:
         return handle
 
     def _polled(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """Yield per completion: request, status, byte count, sender's queue pair and LID, and timestamp."""
+        """Yield, per completion, (request, status, bytes, sender's queue pair, sender's LID, timestamp)."""
         if self.clock is None:
             while True:
                 count, completions = self._cq.poll(_POLL)
@@ -353,7 +356,7 @@ class _Device:
 
 
 def main() -> int:
-    """Probe and answer until standard input ends. Returns exit code 2 if the device cannot be used."""
+    """Probe and answer until standard input ends. Return exit code 2 if the device cannot be used, else 0."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(
             number, signal.SIG_IGN
@@ -421,7 +424,7 @@ def _serve(device: _Device, prober: UdProber, lines: _Lines, flush_ns: int) -> N
 
 
 def _step(device: _Device, prober: UdProber, woken: bool) -> None:
-    """Receive the packets that arrived, then send the due packets, so that no unread packet is lost."""
+    """Process the packets that have arrived before sending due packets, so that no answer counts as lost."""
     if woken:
         device.woken()
         device.wait_armed()  # before polling, so that a later completion wakes again
@@ -464,7 +467,7 @@ def _batch(device: _Device, prober: UdProber, number: int) -> Batch:
 
 
 def _stamp_error(device: _Device, prober: UdProber) -> int:
-    """Return the maximum error of the timestamps, ns; in user space, the maximum of recent sends."""
+    """Return the error of timestamps, ns: a tick of the NIC's clock, else `UdProber.stamp_error_ns`."""
     return prober.stamp_error_ns if device.clock is None else device.clock.tick_ns
 
 
@@ -499,7 +502,7 @@ def _gid_text(gid: bytes) -> str:
 
 
 def _descriptors() -> set[int]:
-    """Return this process's open descriptors."""
+    """Return the numbers of this process's open file descriptors."""
     descriptors = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -514,7 +517,7 @@ def _status(enums: Any, status: int) -> str:
 
 
 def _pyverbs() -> tuple[Any, Any]:
-    """Return pyverbs' enums and the classes that we use. Raises DeviceError if pyverbs is not installed."""
+    """Import pyverbs; return its enums and the classes in use. Raises DeviceError if it is not installed."""
     from types import SimpleNamespace
 
     try:
@@ -555,7 +558,7 @@ def _pyverbs() -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _refusals(message: str) -> Iterator[None]:
-    """Convert pyverbs' exceptions to DeviceError. `message` begins its text."""
+    """Convert pyverbs' exceptions in this context to DeviceError, with a text that begins with `message`."""
     from pyverbs.pyverbs_error import PyverbsError
 
     try:

@@ -1,6 +1,6 @@
 """Starts the worker process of `verbs_worker.py` and exchanges JSON lines with it, without blocking.
 
-It imports the standard library and `schemas.run_module` only.
+This module imports the standard library and `schemas.run_module` only.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Batch(TypedDict):
 
 
 class Message(TypedDict, total=False):
-    """A line from a worker. Exactly one of the fields is set."""
+    """A JSON line from a worker. Exactly one of the fields is set."""
 
     ready: Ready
     batch: Batch
@@ -105,7 +105,7 @@ def open_request(
     traffic_class: int = 0,
     sysfs: Path = Path("/sys"),
 ) -> OpenRequest:
-    """Return the worker's first line: the request to open a device."""
+    """Build a worker's first input line: the request to open a device."""
     return {
         "nic": nic,
         "device": device,
@@ -128,7 +128,7 @@ def open_request(
 
 
 class WorkerProcess:
-    """The worker process of a device. `fileno` is readable when output waits; `read` never blocks."""
+    """The worker process of one device. `fileno` is readable when output waits; `read` never blocks."""
 
     def __init__(self, first: OpenRequest, python: str | None = None) -> None:
         """Start the process with `first` as its first input line. Raises OSError if that fails."""
@@ -153,11 +153,11 @@ class WorkerProcess:
         return self._out
 
     def set_peers(self, peers: Sequence[UdPeerLine]) -> None:
-        """Replace the worker's peers."""
+        """Send the worker new peers, which replace its former peers."""
         self._send({"peers": [[*peer[:4], list(peer[4])] for peer in peers]})
 
     def read(self) -> list[Message]:
-        """Return the messages since the last call."""
+        """Return the messages that the worker has sent since the last call."""
         if self._outgoing:
             self._flush()
         messages: list[Message] = []
@@ -176,7 +176,7 @@ class WorkerProcess:
         return messages
 
     def close(self) -> list[Message]:
-        """End the process; return the messages that were not read yet."""
+        """End the worker process; return its messages that `read` has not returned."""
         process = self._process
         assert process.stdin is not None  # noqa: S101  # pipes were asked for
         assert process.stdout is not None  # noqa: S101
