@@ -1,1 +1,1 @@
-"""Observers of the fleet, which write to the log: one folder per observed subject."""
+"""Observes the hosts of the fleet and writes records to the log; one folder per observed subject."""

@@ -27,7 +27,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(nic: NicSettings) -> Identity:
-    """Return the device and namespace that a NIC's name refers to now."""
+    """Return device index and namespace inode behind a NIC's name now; 0 for each that does not exist."""
     try:
         namespace = 0 if nic.netns is None else os.stat(nic.netns).st_ino
         return Identity(in_netns(nic.netns, lambda: _index_of(nic.device)), namespace)

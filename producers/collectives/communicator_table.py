@@ -16,7 +16,7 @@ from native.collectives.reader import NO_COMMUNICATOR, QUEUE_PAIR, Reader
 
 
 class CommunicatorTable:
-    """The communicators that run, and those that ended but have unpublished events."""
+    """The communicators that run, and ended communicators with unpublished events."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

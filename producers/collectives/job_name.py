@@ -32,7 +32,7 @@ def _restart(environment: Environment, variable: str) -> str:
 
 
 def _slurm(environment: Environment) -> str:
-    """Return Slurm's job such as cluster:1234_7.0-r1: cluster, job or array and task, step, restart."""
+    """Return a Slurm job's name, cluster:1234_7.0-r1: cluster, job or array, task, step and restart."""
     job, array = environment.get("SLURM_JOB_ID"), environment.get("SLURM_ARRAY_JOB_ID")
     if not job:
         return ""

@@ -1,4 +1,4 @@
-"""Reads how much those counters of a host's NICs grow that show congestion and loss.
+"""Reads the growth of the counters of a host's NICs that show congestion and loss.
 
 Drivers name the same counter differently. Each field of `NicCounter` lists the names in order of preference;
 if a counter has several parts, they are added up. `producers.ports` reads the counters.

@@ -80,7 +80,7 @@ class _Machine:
         self.stack.append(values)
 
     def append(self, values: list[Any]) -> None:
-        """Append `values` to the list on top of the stack. Raises NotPlain if that value is not a list."""
+        """Append `values` to the list on top of the stack. Raises NotPlain if there is another value."""
         if type(self.stack[-1]) is not list:
             raise NotPlain("append: expected a list")
         self.stack[-1].extend(values)

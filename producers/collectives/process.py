@@ -396,7 +396,7 @@ class TracedProcess:
         allowed: float,
         first: float,
     ) -> npt.NDArray[np.bool_]:
-        """Return True for operations that fit: slow ones into `first` bytes, sampled into `allowed` bytes."""
+        """Return a mask: slow operations that fit into `first` bytes, sampled ones into `allowed` bytes."""
         is_slow = reasons == REASONS.index(KeptReason.SLOW)
         is_selected: npt.NDArray[np.bool_] = is_slow & (np.cumsum(np.where(is_slow, costs, 0)) <= first)
         left = min(allowed, first - float(costs[is_selected].sum()))

@@ -56,7 +56,7 @@ def reported_hosts(
 class _Queue:
     """The records that the log has not acknowledged yet.
 
-    A record that failed is sent again. Its number shows readers that it is the same record.
+    A record that failed is sent again with the same number, by which readers recognise the duplicate.
     """
 
     def __init__(self, producer: BoundedProducer, max_bytes: int) -> None:

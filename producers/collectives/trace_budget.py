@@ -35,7 +35,7 @@ class TraceBudget:
         self._at_s = max(self._at_s, now_s)
 
     def spend(self, size: int) -> None:
-        """Subtract the size of a published record, bytes."""
+        """Subtract a published record's size, bytes, from the bucket."""
         self.level -= size
 
     @property

@@ -104,7 +104,7 @@ class SockDiag:
                     sockets.append(parsed)
 
     def close(self) -> None:
-        """Close both netlink sockets."""
+        """Close the netlink sockets for open and for ended connections."""
         self._ask.close()
         self._ended.close()
 

@@ -100,8 +100,8 @@ class PeerTable:
     """The NICs of the fleet. The inventory messages may arrive in any order.
 
     A NIC is alive for `silent_s` after the arrival of its announcement, by this reader's own clock. Log time
-    is used only at the reader's start, when it receives all past announcements: those much older than their
-    median are ignored. Later it is not used, because a wrong append time stays in the compacted topic.
+    is used only at the reader's start, when it receives all past announcements: announcements much older than
+    their median are ignored. Later it is not used, because a wrong append time stays in the compacted topic.
     """
 
     def __init__(self, silent_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -111,7 +111,7 @@ class PeerTable:
         self._median_ms: float | None = None
 
     def update(self, name: str, record: Nic | None, append_ms: int) -> None:
-        """Apply an announcement of the NIC `name`; a record of None removes it."""
+        """Apply an announcement of the NIC `name`; a record of None removes the NIC."""
         at_s = self._now_s()
         if self._start_s is None:
             self._start_s = at_s

@@ -306,7 +306,7 @@ class PortCounters:
 def rdma_ports(device: str, sysfs: Path, by_netdev: bool = True) -> list[Path]:
     """Return the sysfs directories of the RDMA ports of a device.
 
-    A port belongs to `device` if that is its RDMA device or, with `by_netdev`, its network device.
+    A port belongs to `device` if `device` is its RDMA device or, with `by_netdev`, its network device.
     """
     ports = []
     for port in sorted(sysfs.glob("class/infiniband/*/ports/*")):

@@ -41,7 +41,7 @@ class ProbeTransport(Protocol):
         """Id of the NIC that probes."""
 
     def record(self) -> Nic:
-        """Return the NIC's announcement with its present state."""
+        """Return the NIC's announcement for the inventory, as of now."""
 
     def update_peers(self, table: PeerTable, extra: frozenset[str] = frozenset()) -> int:
         """Choose peers among the living NICs and a few more from `extra`; return the number of peers."""

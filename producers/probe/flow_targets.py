@@ -69,7 +69,7 @@ NO_FLOW_TARGETS: Final = FlowTargets(0.0, 1, (), math.inf)
 
 
 def schedule_rates_pps(paths: Sequence[PathKey], slot_ns: float, per_slot: int) -> dict[PathKey, float]:
-    """Return, by path, its probes per second if `paths`, `per_slot` in each slot, are one period."""
+    """Return, by path, the probes per second of a schedule that repeats `paths`, `per_slot` in each slot."""
     period_s = len(paths) / per_slot * slot_ns / NS_PER_S
     return {path: count / period_s for path, count in Counter(paths).items()}
 

@@ -46,7 +46,7 @@ class SizeProber:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Check the sizes on the paths that the engine probes now."""
+        """Pass to the size checks the paths that the engine probes now, with their packet sizes."""
         sizes: dict[PathKey, int] = {}
         self._targets = {}
         for peer in self._engine.peers:

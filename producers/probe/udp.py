@@ -114,14 +114,14 @@ class UdpTransport:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the engine and restore the device's settings."""
+        """Stop the engine and restore the device's timestamp settings."""
         self.engine.stop()
         if self._thread.ident is not None:
             self._thread.join()
         self.engine.close()
 
     def record(self) -> Nic:
-        """Return the NIC's announcement with its present state."""
+        """Return the NIC's announcement for the inventory, as of now."""
         return nic_record(
             self.nic,
             run=self.engine.run_id,

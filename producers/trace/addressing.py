@@ -80,7 +80,7 @@ class Addressing:
     def observe(
         self, peer: str, hops: Sequence[str | None], reached: bool, peer_first_hop: str | None
     ) -> bool:
-        """Learn from the hops of one path to a peer; return True if the rule changed."""
+        """Learn from the hops of one path to a peer; return whether the address rule changed."""
         if len(hops) < 2 or not reached or len(self._ports) > MAX_ADDRESSES:
             return False
         first, last, before = hops[0], hops[-1], hops[-2]

@@ -16,13 +16,13 @@ def flow_candidate_ports(source: str, peer: str, peer_port: int, count: int, fir
     """Return `count` candidate source ports, from `first` on, for flows from `source` to a port of `peer`.
 
     The ports are drawn by a hash of addresses and port, so a restarted reporter and any other program get the
-    same ones. With `count` above the number of available ports, all of them are returned.
+    same candidates. With `count` above the number of available ports, all available ports are returned.
 
     `first` is 61,000 by default: the kernel assigns 32,768 to 60,999 to sockets (ip_local_port_range), so a
     port in that range may be in use when a flow should move. All ports are within RoCEv2's 49,152 to 65,535.
 
     Why 32 candidates: ECMP assigns each port to one of n routes as if at random. k ports miss one of n routes
-    with probability below n (1 - 1/n)^k. They hit one of them less than twice with probability below n (1 -
+    with probability below n (1 - 1/n)^k. They hit some route less than twice with probability below n (1 -
     1/n)^(k-1) (1 + (k-1)/n). So 32 ports reach all of 4 spines with 99.96%, and each at least twice with
     99.5%. Then the best route still offers a choice of ports. 8 spines need 64 ports (see `source_ports.py`).
     """

@@ -119,12 +119,12 @@ class FlowPair:
     dirty_s: float = 0.0
 
     def mark_dirty(self, now_s: float) -> None:
-        """Note at `now_s` that the pair's record has changed and must be published again."""
+        """Record at `now_s` that the pair's rows have changed and must be published again."""
         if not self.published.dirty:
             self.published.dirty, self.dirty_s = True, now_s
 
     def drop_unused(self, now_s: float, keep_s: float) -> list[FlowRoute]:
-        """Drop and return the routes not requested for `keep_s` seconds, such as those of ended flows."""
+        """Drop and return the routes without a request for `keep_s` seconds, such as those of ended flows."""
         dropped = []
         for key, route in list(self.routes.items()):
             unused_s = now_s - route.wanted_s

@@ -42,7 +42,7 @@ class KnownRoute:
     silent_traces: int = 0
 
     def update(self, trace: Trace, now_ns: int, expected: bool = False) -> bool:
-        """Compare a new trace with the known route; return whether to confirm it by another trace at once.
+        """Compare a new trace with the known route; return whether another trace at once should confirm it.
 
         `expected` means that other paths indicate a move of this path; then one complete trace is enough.
         """

@@ -50,7 +50,7 @@ class _Path:
         return is_losing and now_s - self.seen_s < SILENT_S
 
     def mark_reported(self, now_s: float) -> None:
-        """Record that the path was reported as possibly moved."""
+        """Record that the path was reported as possibly moved, at `now_s`."""
         self.reported_s, self.trace_pending, self.rest_s = now_s, False, LOSS_REST_S
 
 

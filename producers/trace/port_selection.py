@@ -45,7 +45,7 @@ class KnownProbeRoutes(Protocol):
         """Return the peers to which routes are known."""
 
     def name_hops(self, peer: str, port: int, hops: Hops) -> Links:
-        """Return the links of a path with these hops to a peer; empty if any link is unknown."""
+        """Return the links of a path to `peer` by its `hops`; empty if any link is unknown."""
 
     def accept_trace(self, peer: str, port: int, trace: Trace, now_s: float) -> None:
         """Replace a path's known route by the route in `trace`."""

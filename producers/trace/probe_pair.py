@@ -119,7 +119,7 @@ class ProbePair:
         return rows
 
     def must_wait(self, rows: Sequence[PathMap], now_s: float) -> bool:
-        """Return True if the pair's record must not be published yet."""
+        """Return whether the pair's changed record, with `rows`, must not be published yet."""
         if not rows:
             return True
         if now_s - self.first_s >= SETTLE_S:

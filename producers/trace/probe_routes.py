@@ -146,7 +146,7 @@ class ProbeRouteTracer(RouteTracer):
         return self._pairs
 
     def name_hops(self, peer: str, port: int, hops: Hops) -> tuple[str, ...]:
-        """Return the links of a path with these hops to a peer; empty if any link is unknown."""
+        """Return the links of a path to `peer` by its `hops`; empty if any link is unknown."""
         pair = self._pairs.get(peer)
         return self._names.complete_links(peer, port, hops, None if pair is None else pair.first_hop)
 
@@ -339,7 +339,7 @@ class ProbeRouteTracer(RouteTracer):
         self.ports.search_later(now_s)
 
     def _trace_again(self, flow: TracedFlow, now_s: float) -> None:
-        """Trace a path at once because of another trace, or later if the limit is used up."""
+        """Trace a path at once because of another trace, or later if the limit of such traces is reached."""
         paths = sum(1 for pair in self._pairs.values() for _ in pair.traced())
         if self._tracer.is_pending(flow) or self._retrace_bucket.take(paths, now_s):
             self._tracer.schedule(flow, soon=True)

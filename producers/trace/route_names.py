@@ -40,7 +40,7 @@ class NamedPath:
     contradiction: str | None = None
 
     def row(self, path: int, leg: Leg, *, since_ns: int = 0, changes: int = 0) -> PathMap:
-        """Return the path's row in `PathMaps`."""
+        """Return the path's row in a `PathMaps` record."""
         return {
             "path": path,
             "leg": leg,
@@ -140,7 +140,7 @@ def _differs_from_listed(listed: tuple[str, ...] | None, links: tuple[str, ...])
 
 
 class RouteNames:
-    """Names the routes from one NIC by the present topology."""
+    """Names the links of routes from one NIC by the present topology and the learned address rule."""
 
     def __init__(self, nic: str, link_prefix: LinkPrefix) -> None:
         self.topology = Topology()
@@ -171,7 +171,7 @@ class RouteNames:
     def complete_links(
         self, peer: str, port: int, hops: tuple[str | None, ...], peer_first_hop: str | None
     ) -> tuple[str, ...]:
-        """Return the links of a path with these hops to `peer`; empty if any link is unknown."""
+        """Return the links of a path to `peer` by its `hops`; empty if any link is unknown."""
         key = (peer, port, peer_first_hop, hops)
         links = self._complete.get(key)
         if links is None:
@@ -184,7 +184,7 @@ class RouteNames:
     def name(
         self, peer: str, port: int, hops: Sequence[str | None], reached: bool, peer_first_hop: str | None
     ) -> NamedPath:
-        """Return the links to `peer`, as `name_path` does."""
+        """Return the named links of a traced path to `peer`; arguments as in `name_path`."""
         return name_path(
             self._nic,
             peer,
@@ -242,7 +242,7 @@ class _Namer:
     def _shared_hop(
         self, address: str, holders: Sequence[tuple[str, str | None]], before: _Hop, goal: End | None
     ) -> _Hop:
-        """Identify a hop whose address several switches have, by the only one cabled to its neighbours."""
+        """Identify a hop whose address several switches have, by the only switch cabled to its neighbours."""
         near = {before.node} if before.node is not None else set()
         far = {end.node for end in self.topology.fars(goal)} if goal is not None else set()
         nodes = [

@@ -54,7 +54,7 @@ class RouteTracer(ABC):
 
     @abstractmethod
     def _send(self, packet: Packet) -> None:
-        """Send one trace packet."""
+        """Send one trace packet through the subclass's sockets."""
 
     @abstractmethod
     def _on_trace(self, trace: Trace, now_s: float) -> None:

@@ -1,6 +1,6 @@
 """Sends trace packets from given ports with a given TTL, and receives the network's answers.
 
-`open_trace_sockets` opens raw sockets if the process has CAP_NET_RAW. These send from ports that other
+`open_trace_sockets` opens raw sockets if the process has CAP_NET_RAW. Raw sockets send from ports that other
 sockets own, need no socket per port, and receive no data. Packets are like the flow's own: UDP, or a TCP
 segment outside any connection's window, because most switches hash the protocol too. Without the capability,
 free UDP ports are bound one by one.
@@ -117,7 +117,7 @@ class TraceReply(NamedTuple):
 
 
 class TraceSocket(Protocol):
-    """Sends and receives the traces of one NIC."""
+    """Sends the trace packets of one NIC and receives the answers."""
 
     def send(self, sport: int, target: tuple[str, int], ttl: int, seq: int) -> None:
         """Send one packet from port `sport` to the address `target`; if that fails, it counts as lost."""
@@ -126,7 +126,7 @@ class TraceSocket(Protocol):
         """Yield the answers to trace packets since the last call."""
 
     def close(self) -> None:
-        """Close all sockets."""
+        """Close all sockets that send trace packets."""
 
 
 def open_trace_sockets(

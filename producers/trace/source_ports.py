@@ -72,7 +72,7 @@ def choose_ports(routes: Routes, count: int, current: Sequence[int] = (), gain: 
     """Return `count` source ports chosen from `routes`. Ports of `current` that stay keep their position.
 
     The choice is greedy: each step adds the port with the largest gain. Then each port is compared once with
-    all others. New ports change the delay floors of their paths. So the current ports stay unless others
+    all other ports. New ports change the delay floors of their paths. So the current ports stay unless others
     cover more routes, or a share of `gain` more distinct routes. The current ports also stay if there are too
     few candidates.
     """

@@ -67,7 +67,7 @@ class TokenBucket:
     """Limits the traces that other traces trigger.
 
     Every path may be traced `burst` times at once, and once per `rest_s` in the long run. If switches spray
-    packets, no two traces agree, and each would trigger more.
+    packets, no two traces agree, and each trace would trigger more traces.
     """
 
     def __init__(self, rest_s: float, burst: int) -> None:

@@ -99,7 +99,7 @@ class ClockTrack:
         return fabric_ns - self.base_ns - round(self.offset_at(guess))
 
     def rebase(self) -> None:
-        """Move the whole nanoseconds of `offset_ns` to `base_ns`."""
+        """Move the whole nanoseconds of `offset_ns` to `base_ns`, so that `offset_ns` stays small."""
         whole_ns = round(self.offset_ns)
         self.base_ns += whole_ns
         self.offset_ns -= whole_ns
@@ -174,7 +174,7 @@ class ClockTrack:
 
     @property
     def drift_sigma_ppb(self) -> float:
-        """Standard error of the rate, ppb."""
+        """Standard error of the clock's rate against fabric time, ppb."""
         return min(math.sqrt(max(self.p_drift, 0.0) + self.unrest_ppb**2), 1e6)
 
 

@@ -8,8 +8,9 @@ ppb. The rates of n clocks are common to many pairs, so edges that agree show th
 are a hundred times as many edges per ppb as elsewhere.
 
 A robust least-squares solve of the mesh (`solve_mesh`) uses the lines through modes, and the edges that agree
-with the rates known so far within their uncertainty. It is repeated with half the uncertainty each time, down
-to the noise. At first many wrong edges take part and cancel out; in the end only those that agree are left.
+with the rates known so far within their uncertainty. The solve is repeated with half the uncertainty each
+time, down to the noise. At first many wrong edges take part and cancel out; in the end only agreeing edges
+are left.
 """
 
 from __future__ import annotations
@@ -187,8 +188,9 @@ def _few(nodes: int, pairs: Pairs, edges: HullEdges, solution: MeshSolution) -> 
 def _sharpness(nodes: int, edges: HullEdges, off_ppb: Float64s, part: NDArray[np.int32]) -> Float64s:
     """Return for each part the share of the edges near its rates that agree within the timestamps' noise.
 
-    It is about 1 if edges join readings without a queue. If timestamps are late by chance, or queues are
-    short, edges scatter by more than the noise. The nearest of them then only agree because they were chosen.
+    The share is about 1 if edges join readings without a queue. If timestamps are late by chance, or queues
+    are short, edges scatter by more than the noise. The nearest edges then agree only because they were
+    chosen.
     """
     off = np.abs(off_ppb) / edges.sigma_ppb
     inner = np.bincount(part[off <= INNER_SIGMAS], minlength=nodes)

@@ -25,7 +25,7 @@ class LogOffset:
         """(window, offset in ns) of the last step that too few clocks showed."""
 
     def follow(self, window: int, offsets_ns: Sequence[int], clocks: int, step_ns: int) -> None:
-        """Set the offset to the median of this window's offsets if both differ by more than `step_ns`.
+        """Set the offset to the median of this window's offsets if the median differs by more than `step_ns`.
 
         `offsets_ns`: fabric time minus append time, from each NIC whose clock is synchronised. `clocks`:
         number of synchronised clocks, including clocks without an offset in this window. A step is followed

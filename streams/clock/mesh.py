@@ -238,10 +238,10 @@ def solve_relative(
 
 
 def guess_theta(pairs: Pairs, readings: Int64s, has_reading: Bools) -> Int64s:
-    """Return a guess of each node's theta in whole ns.
+    """Return a guess of each node's theta, whole ns: minus the node's reading at the common instant.
 
-    It is the negative reading at the common instant, so that only small differences remain to be solved. The
-    guess of a node without a reading follows from a pair with a node that has a guess.
+    Only small differences then remain to be solved. The guess of a node without a reading follows from a
+    pair with a node that has a guess.
     """
     is_guessed = has_reading.copy()
     theta = np.where(is_guessed, -readings, 0)
@@ -270,7 +270,7 @@ def _rates(
 
     The window's own rates are relative to the component's mean. `excess_ns`: each pair's margin above its
     floor; a delay of n ns that comes and goes within a second tilts the pair's line by n ppb. If lines and
-    priors leave doubt, the rates are those on which the edges of the pairs' hulls agree.
+    priors leave the rates uncertain, the rates are those on which the edges of the pairs' hulls agree.
     """
     sloped = pairs.drift_sigma_ppb < NO_SLOPE_PPB
     drift = np.where(sloped, log_ppb(pairs.drift_ppb), 0.0)
@@ -286,7 +286,7 @@ def _rates(
 
 
 def _fuse(own: Rates, component: NDArray[np.int32], priors: Priors) -> Rates:
-    """Combine the rates of this window with those known before it, weighted by their variances.
+    """Combine this window's rates with the rates known before the window, weighted by their variances.
 
     The prior of a node is ignored if this window shows that the rate has changed.
     """
@@ -434,7 +434,8 @@ def _common_readings(
 ) -> Int64s:
     """Return each node's reading at its component's common instant, ns.
 
-    It is the common time of that instant, the median over the nodes' guesses, minus the node's theta.
+    The reading is the common time of that instant, the median over the nodes' guesses, minus the node's
+    theta.
     """
     better = reading.copy()
     for part in np.unique(component):
@@ -466,8 +467,8 @@ class _Gains:
 
     theta = G v with G the gains of weighted least squares, so |error| <= sum |G| limit. With L the weighted
     Laplacian and A the pairs' incidence, G = pinv(L) A' W. As A' W has no mean, inv(L + 1/n) gives the same.
-    In large parts, the weighted mean of the limits of the node's own pairs replaces the sum. It is close to
-    the sum in a well-connected mesh.
+    In large parts, the sum is replaced by the weighted mean of the limits of the node's own pairs, which is
+    close to it in a well-connected mesh.
     """
 
     NEIGHBOURS: Final = 1.5

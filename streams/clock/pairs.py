@@ -95,7 +95,7 @@ class Pairs:
         return len(self.names)
 
     def where(self, keep: Bools) -> Pairs:
-        """Return the pairs for which `keep` is True."""
+        """Return only the pairs whose element of `keep` is True."""
         columns: dict[str, Any] = {
             name: getattr(self, name)[keep] for name in ("prober", "peer", "at_ns", "offset_ns", *_FIGURES)
         }
@@ -167,7 +167,7 @@ class HullVertices:
         )
 
     def where(self, keep: Bools) -> HullVertices:
-        """Return the vertices of the pairs for which `keep` is True."""
+        """Return the vertices of only those pairs whose element of `keep` is True."""
         inside = np.repeat(keep, self.counts)
         return HullVertices(self.counts[keep], self.after_s[inside], self.delay_ns[inside])
 
@@ -217,8 +217,9 @@ class PairMemory:
     lowest margin of these windows becomes the floor. A margin above the floor shows a queue that persisted
     for the window, in one or both directions.
 
-    A pair has two floors. Margins between modes and margins between lowest readings are not comparable,
-    because the tails of the noise lower the latter. It is chance which kind a window has.
+    A pair has two floors, because margins between modes and margins between lowest readings are not
+    comparable: the tails of the noise lower margins between lowest readings. Chance decides which kind of
+    margin a window has.
     """
 
     NEAR: Final = 3.0
@@ -278,7 +279,7 @@ class PairMemory:
     def noise(self, rows: NDArray[np.intp], noise_ns: Float64s, otherwise: float) -> Float64s:
         """Learn each pair's timestamp noise from `noise_ns`, 0 if not measured; return the learned noise, ns.
 
-        Pairs without a measured noise get the median of the others if enough of these have one, else
+        Pairs without a measured noise get the median of the other pairs if enough pairs are measured, else
         `otherwise`. A first noise far below `otherwise` must be seen twice, or the pair outweighs all others.
         """
         old = self._table[rows, self._NOISE]

@@ -5,10 +5,10 @@ clock, and the memory of the pairs. A new owner recovers both from the last `Clo
 them, and continues without a step.
 
 Each clock is tracked by a two-state filter in fabric time (`filter.py`). The mesh (`mesh.py`) gives only
-relative clocks. The gauge, that is the position of fabric time itself, follows from continuity: it is the
-weighted mean of the clocks that were measured before. It is slewed towards the reference: the median of the
-hosts' system clocks, or one chosen clock. A new connected part starts at its reference and with the
-reference's rate, which takes a second window to measure. If parts become connected, the timeline of the one
+relative clocks. The gauge, that is the position of fabric time itself, follows from continuity: the gauge is
+the weighted mean of the clocks that were measured before. It is slewed towards the reference: the median of
+the hosts' system clocks, or one chosen clock. A new connected part starts at its reference and with the
+reference's rate, which takes a second window to measure. If parts become connected, the timeline of the part
 with more clocks continues.
 """
 
@@ -399,7 +399,7 @@ class ShardClocks:
                 track.domain = moved[track.domain].most_common(1)[0][0]
 
     def _set_knots(self, before: Mapping[str, _Before], start_ns: int) -> None:
-        """Set each clock's knot at the window's start, from the windows on both sides of it.
+        """Set each clock's knot, where the lines of two windows meet, at the start of this window.
 
         The knot is a weighted mean of the previous window's line, extrapolated forward, and this window's
         line, extrapolated back. Weights are inverse to variances, as in a smoother of lag 1.
@@ -448,7 +448,7 @@ class ShardClocks:
         ]
 
     def _cut_parts(self) -> list[tuple[str, list[str]]]:
-        """Return (domain, clocks) of each record: at most `MAX_ELEMENTS` clocks of one domain."""
+        """Return (domain, clocks) of each record to publish; a record has at most `MAX_ELEMENTS` clocks."""
         domains: dict[str, list[str]] = {}
         for name in sorted(self.tracks):
             domains.setdefault(self.tracks[name].domain, []).append(name)

@@ -181,7 +181,7 @@ class Timescale:
                 tracks[name].drift_ppb += rate_shift
 
     def _host_rate(self, nic: NicWindow) -> float | None:
-        """Return the rate of the host's system clock against the NIC's since the last flush, ppb.
+        """Return the rate of the host's system clock against the NIC's clock since the last flush, ppb.
 
         Return None if the last flush is unknown or of another run.
         """

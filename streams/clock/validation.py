@@ -25,7 +25,7 @@ which is later than its append time. An agent that fits its own samples may be l
 
 
 def validate_fits(fits: ClockFits, append_ns: int, window_ns: int) -> tuple[ClockFits, int]:
-    """Return the record without implausible pairs and probers, and the number of those left out.
+    """Return the record without implausible pairs and probers, and the number of pairs and probers removed.
 
     A prober's append time must be near the record's window. Raises BadRecord if the window is too far ahead
     of the log's clock or does not fit `window_ns`, or if the offsets end before they begin.

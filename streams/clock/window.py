@@ -58,7 +58,7 @@ class Part:
 
 
 def gather(fits: Sequence[ClockFits], clock_of: Mapping[str, str]) -> WindowInput:
-    """Sort the fits of one window by clock. `clock_of`: clock of each NIC in the inventory."""
+    """Sort the fits of one window by clock. `clock_of` maps each NIC in the inventory to its clock."""
     nics: dict[str, NicWindow] = {nic["nic"]: nic for record in fits for nic in record["nics"]}
     clock = _clocks(fits, nics, clock_of)
     names = sorted(set(clock.values()))

@@ -1,1 +1,1 @@
-"""Detects queues that persist, and names their causes."""
+"""Detects queues that persist on links, and classifies their causes."""

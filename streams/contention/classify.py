@@ -1,6 +1,6 @@
 """Classifies contention: finds the kind that explains a standing queue best.
 
-A link with a queue is either full, or held back by a link after it. Its position (first link, last link,
+A link with a queue is either full, or slowed down by a later link. Its position (first link, last link,
 inside) and its flows decide the kind. `RULES` has one scoring rule per position.
 """
 
@@ -200,9 +200,10 @@ RULES: Final[Mapping[str, Callable[[_Case], Scores]]] = {
 
 
 def _score_by_root(headroom: float | None, root: LinkView | None) -> Scores:
-    """Return the scores, 0 to 1, of the kinds on a link whose flows go to a last link with a queue.
+    """Return the scores, 0 to 1, of the kinds on a link whose queue `root`, a link to a NIC, causes.
 
-    The last link causes PAUSE_STORM as far as it is held back too, and INCAST as far as it is full.
+    The score of PAUSE_STORM grows with the evidence that the receiver stops `root`, that of INCAST with the
+    fullness of `root`.
     """
     if headroom is None or root is None:
         return {}
@@ -217,9 +218,9 @@ def _score_by_root(headroom: float | None, root: LinkView | None) -> Scores:
 
 
 def links_behind(view: LinkView, views: Views) -> list[str]:
-    """Return the links with a queue and headroom that lead to the last link `view`.
+    """Return the links with a queue and spare rate that wait for `view`, a link to a receiver's NIC.
 
-    They share flows with the last link, or end at its switch. A pause stops all traffic of a port.
+    Such links share flows with `view`, or end at its switch. A pause stops all traffic of a port.
     """
     flow_ids = view.certain_ids
     links = []
@@ -236,9 +237,10 @@ def links_behind(view: LinkView, views: Views) -> list[str]:
 
 
 def root_of(view: LinkView, views: Views) -> LinkView | None:
-    """Return the last link with a queue to which most flows of this link go.
+    """Return the link to a receiver's NIC that has a queue and to which most flows of this link go.
 
-    If there is none and this link is held back, return a last link of the next switch that is held back too.
+    If there is none and a later link slows this link down, return a slowed link from the next switch to a
+    receiver's NIC.
     """
     counts: dict[str, int] = {}
     limited: list[str] = []

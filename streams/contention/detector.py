@@ -190,8 +190,8 @@ class ContentionDetector:
         return records
 
     def _limited_links(self) -> set[str]:
-        """Return the first links of flows limited by their senders, and the last links of flows limited by
-        their receivers.
+        """Return the sender's own link of each flow that the sender limits, and the receiver's link of each
+        flow that the receiver limits.
         """
         limited = set()
         for flow, links in self.flows.limited_flows():

@@ -127,7 +127,7 @@ class ContentionOperator(Operator):
         return expired or message.end_ns <= message.shard.detector.needed_from_ns
 
     def close(self, tables: FabricTables) -> None:
-        """Stop updating the shards' tables of flows."""
+        """Stop updating the tables of live flows, one per shard, that detection uses."""
         for shard in self._shards.values():
             tables.flows.forget(shard.flows)
 

@@ -46,7 +46,7 @@ class FabricMemory:
     """Maps class to the mean depth of marked queues, bytes, and the time of the last marked one."""
 
     def add_link(self, name: str, place: Place) -> None:
-        """Remember a link that probes cross, with its position."""
+        """Store the position of the link `name`, which probes cross."""
         is_inside = place.sender is None and place.receiver is None
         switch = end_parts(name.partition(">")[2]).node if is_inside else None
         self._links[name] = switch
@@ -54,7 +54,7 @@ class FabricMemory:
             self._into[switch] = self._into.get(switch, 0) + 1
 
     def knows(self, name: str) -> bool:
-        """Return whether the link `name` was added."""
+        """Return whether `add_link` was called for the link `name`."""
         return name in self._links
 
     def links_into(self, switch: str) -> int:
@@ -126,7 +126,7 @@ def _paused(case: UnreportedCase, link: LinkWindow) -> float:
 
 
 def _spread(case: UnreportedCase) -> float:
-    """Return how certain it is, 0 to 1, that most links into one of the link's two switches have a queue."""
+    """Return the confidence, 0 to 1, that most links into one of this link's two switches have a queue."""
     is_last = case.link.place.receiver is not None
     end = case.link.name.partition(">")[0 if is_last else 2]
     switch = end_parts(end).node

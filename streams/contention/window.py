@@ -89,7 +89,7 @@ class Level:
             self.ns = max(0, self.ns - round(self.fall * length_ns))
 
     def clear(self) -> None:
-        """Reset the time for which the condition has held to 0."""
+        """Set the timer to 0: the condition has not held."""
         self.ns = 0
 
 
@@ -211,7 +211,7 @@ class LinkWindow:
 
     @property
     def idle(self) -> bool:
-        """Whether the link needs no state: it has neither an open window nor a queue that may open one."""
+        """Whether the link needs no memory: it has neither an open window nor a queue that may open one."""
         return self.window is None and not self.over.ns
 
 
@@ -233,7 +233,7 @@ class LinkReport:
 
 
 class IsKnown(Protocol):
-    """Returns whether the link with a given name already has state."""
+    """A function that returns whether the link with a given name already has state."""
 
     def __contains__(self, link: object, /) -> bool: ...
 

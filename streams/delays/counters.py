@@ -1,6 +1,6 @@
 """Counts a prober's batches per window: gaps of its batch counter, restarts and jumps of its clock.
 
-`NicState` is carried from one window to the next; a `ClockFits` record holds it.
+`NicState` is carried from window to window; `ClockFits` records hold it.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class SourceQueueing:
                 )
 
     def learn(self, fits: Mapping[str, PairFits]) -> None:
-        """Set the timestamp noise of each pair from one window's fits, given by prober."""
+        """Set the timestamp noise of each pair from one window's fits; `fits` maps probers to their fits."""
         for nic, pair_fits in fits.items():
             for peer, noise_ns in zip(pair_fits.peers, pair_fits.noise_ns.tolist(), strict=True):
                 self._reducer.set_noise(nic, peer, noise_ns)
@@ -173,7 +173,7 @@ class SourceQueueing:
         return True
 
     def _step_back(self, append_ns: int) -> None:
-        """Lower later times at which probers were seen to `append_ns`, because log time stepped back."""
+        """Limit the times at which probers were last seen to `append_ns`, because log time stepped back."""
         self._newest_ns = append_ns
         self._forgot_ns = min(self._forgot_ns, append_ns)
         for prober in self._probers.values():
@@ -183,8 +183,8 @@ class SourceQueueing:
     def take(self, members: Mapping[str, Member]) -> list[PathQueueing]:
         """Return records of all samples since the last call.
 
-        Each shard gets at least one record, but there are none without batches. `members` contains every
-        prober of the source.
+        Each shard gets at least one record, but without batches no records are returned. `members` contains
+        every prober of the source.
         """
         if self._first is None:
             return []

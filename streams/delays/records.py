@@ -56,7 +56,7 @@ class Fitted:
 
 
 def fit_window(window: ClosedWindow) -> Fitted:
-    """Fit all pairs of a closed window. This is slow, but shares no state, so it may run in a thread."""
+    """Fit all pairs of a closed window. The fit is slow, but shares no state, so it may run in a thread."""
     return Fitted(window, {name: nic.samples.fit() for name, nic in sorted(window.nics.items())})
 
 

@@ -40,7 +40,7 @@ class Cut:
 
     @property
     def range(self) -> Range:
-        """Offsets of the window's messages, as published."""
+        """Number of the window with the offset range of its messages, as published."""
         return Range(self.window, self.first_offset, self.next_offset)
 
 

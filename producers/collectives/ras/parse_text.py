@@ -112,7 +112,7 @@ class _Reader:
             self.report.collection_s = max(self.report.collection_s, float(seconds[1]))
 
     def _inside(self, communicator: Communicator, line: str) -> None:
-        """Parse a line below the heading of a communicator."""
+        """Parse a line below a communicator's heading: a function, an operation count or ranks."""
         function, listed = _FUNCTION.search(line), _LISTED.search(line)
         if function is not None:
             self._function, self._count, self._status = function_of(function[1]), None, ""

@@ -1,7 +1,8 @@
 """Holds RAS reports as typed values, and converts them to records. Pure.
 
 A service states for each communicator which ranks answer, and how many operations of each function each
-rank has launched. A rank that launched fewer than others has not entered the operation in which they wait.
+rank has launched. A rank that launched fewer than others has not entered the operation in which the others
+wait.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class RasReport:
 
     @property
     def largest(self) -> Communicator | None:
-        """The communicator with most ranks, of equals the one with the smallest id; None without any."""
+        """The communicator with most ranks, and of several the one with the smallest id; None without any."""
         return min(self.communicators, key=lambda one: (-one.size, one.id), default=None)
 
     @property

@@ -81,7 +81,7 @@ class UdTransport:
         self._settings = settings
 
     def record(self) -> Nic:
-        """Return the NIC's announcement with its present state."""
+        """Return the NIC's announcement for the inventory, with the present timestamp error."""
         return nic_record(
             self.nic,
             self.ready,
@@ -151,7 +151,7 @@ class RdmaProbeService:
         self._last_warning = ""
 
     def run(self, stop: StopRequest) -> None:
-        """Probe until a stop is requested."""
+        """Probe until a stop is requested; while the device is unavailable, try again periodically."""
         self._publisher.supervisor.notify("READY=1")  # a device that is down now may come up later
         retry_at_s = 0.0
         while not stop.is_set():
