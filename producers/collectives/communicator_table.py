@@ -36,7 +36,7 @@ class CommunicatorTable:
         """Numbers that were added since the last `take_new`."""
 
     def refresh(self, used_rows: frozenset[int] = frozenset()) -> None:
-        """Read the rows that changed, and the rows in `used_rows` that have no communicator number yet."""
+        """Read the segment's rows that changed, and those of `used_rows` that have no communicator number."""
         changed = self._reader.communicators_changed
         if changed == self._changed and not used_rows:
             return

@@ -163,7 +163,7 @@ class NicCounters:
             return {}
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """Return the growth of each field since the first reading, by NIC."""
+        """Return, by NIC, the growth of each `NicCounter` field since the first reading."""
         return {nic: dict(total) for nic, total in self._total.items()}
 
     @staticmethod

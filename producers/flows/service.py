@@ -226,7 +226,7 @@ class FlowReporter:
 
     @property
     def nics(self) -> list[NicSettings]:
-        """The NICs of the hosts that this reporter covers."""
+        """The NICs of all hosts whose flows are reported."""
         return list(self._nics.values())
 
     @property
@@ -242,7 +242,7 @@ class FlowReporter:
         return any(tracer.links_changed for tracer in self._tracers.values())
 
     def trace(self) -> None:
-        """Send trace packets and receive answers, without blocking. Call it often while `tracing`."""
+        """Send trace packets and receive answers, without blocking. Call often while `tracing`."""
         now_s = time.monotonic()
         if self.registrations.changes != self._registration_changes:
             self._registration_changes = self.registrations.changes

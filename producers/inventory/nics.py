@@ -268,7 +268,7 @@ def addresses_of(records: Iterable[Nic], family_of: str) -> dict[str, tuple[str,
 
 
 def _kind_of(address: str) -> str:
-    """Return the kind of an address: NICs with addresses of the same kind can reach each other."""
+    """Return the kind of an IP address; NICs with addresses of the same kind can reach each other."""
     if ":" not in address:
         return "IPv4"
     return "link-local" if address[:3].lower() in ("fe8", "fe9", "fea", "feb") else "IPv6"

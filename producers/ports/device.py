@@ -256,7 +256,7 @@ class PortCounters:
         self._ioctl_socket.close()
 
     def read(self) -> dict[str, int]:
-        """Return the present values of the counters that show the link's health, by name."""
+        """Return, by name, the present values of the counters that show the link's health."""
         counters: dict[str, int] = {}
         for source in self._sources:
             try:

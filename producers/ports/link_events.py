@@ -36,7 +36,7 @@ class EvidencePacer:
         self._urgent_s = min_s
 
     def due(self, urgent: bool) -> float:
-        """Return the time at which evidence must be published, in seconds of the caller's clock."""
+        """Return the time, s, by the caller's clock, at which evidence must be published."""
         return self._last + (self._urgent_s if urgent else self._rest_s)
 
     def on_evidence_taken(self, evidence: Evidence, now: float) -> None:

@@ -91,11 +91,11 @@ class LinkReporter:
         return self._pacer.due(self._urgent)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while an event waits that would end `wait`."""
+        """Return a descriptor that becomes readable when an event would end a `wait`."""
         return self._polls[self._urgent].fileno()
 
     def wait(self, until: float) -> None:
-        """Sleep until an event may be due, but at most until `until`, in seconds of the monotonic clock."""
+        """Sleep until an event may be due, at most until the monotonic time `until`, s."""
         now = time.monotonic()
         left_s = min(until, self.due_s) - now
         # urgent evidence that is not due must not end the wait repeatedly
@@ -147,7 +147,7 @@ class LinkReporter:
             self._put(record)
 
     def _probe_hosts(self, now_s: float) -> None:
-        """Probe the hosts of silent peers if that is due, and publish their answers."""
+        """Probe the hosts of silent peers if the next probes are due, and publish the hosts' answers."""
         if now_s < self._hosts_at_s:
             return
         self._hosts_at_s = now_s + _HOSTS_S

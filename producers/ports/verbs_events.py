@@ -88,7 +88,7 @@ class VerbsEventReader:
         return names
 
     def close(self) -> None:
-        """End the reader process."""
+        """End the process that waits for events."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):

@@ -140,7 +140,7 @@ class ProbePublisher:
         self.producer.put(PROBES.name, nic, self._batch_header + batch)
 
     def report_status(self, transport: ProbeTransport, peers: int, details: str = "") -> None:
-        """Send the status line to the service manager. `details`, inserted in the line, ends with ", "."""
+        """Send the status line to the service manager. `details`: text for the line that ends with ", "."""
         counters = transport.counters()
         refused = sum(counters.get(name, 0) for name in REFUSED_COUNTERS)
         self.supervisor.notify(

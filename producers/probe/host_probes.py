@@ -191,7 +191,7 @@ class HostProber:
     """Probes the hosts of the silent peers of one NIC."""
 
     def __init__(self, address: str, netns: str | None, device: str | None = None) -> None:
-        """Open the sockets; packets leave by `device`, or as routed if it is None. Raises OSError."""
+        """Open the sockets. Packets leave by `device`, or as routed if `device` is None. Raises OSError."""
         self._socket = HostSocket(address, netns, device)
         self._listen_until_s = -math.inf
         self.peers = SilentPeers()

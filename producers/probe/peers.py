@@ -29,7 +29,7 @@ def choose_peers(
 ) -> list[str]:
     """Return `count` distinct peers of `nic`, or all other NICs if there are fewer. `nics` may contain `nic`.
 
-    `hashes` is `hashes_of(nics, seed)` if the caller has computed it. The order of `nics` does not matter.
+    `hashes` is `hashes_of(nics, seed)` if the caller has computed it. The order of `nics` has no effect.
     """
     if hashes is None:
         hashes = hashes_of(nics, seed)

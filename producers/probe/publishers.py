@@ -23,7 +23,7 @@ class MeasurementPublisher(Protocol):
     """Publishes the measurements of one prober."""
 
     def flush(self) -> ProbeColumns | None:
-        """Publish the measurements since the last call; return them, or None if there are none."""
+        """Publish the measurements since the last call; return them as columns, None if there are none."""
 
     def append_time_callback(self) -> Delivered | None:
         """Return a callback that receives an announcement's append time; None if no append time is needed."""

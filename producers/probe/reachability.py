@@ -122,7 +122,7 @@ class RailReach:
     def unproven(self, groups: Mapping[str, str]) -> frozenset[str]:
         """Return the probed NICs of other rails from which no answer has ever come.
 
-        It is not known whether the network connects these rails, so lost probes to them show no fault.
+        The network may not connect these rails, so lost probes to their NICs show no fault.
         """
         answering = {groups.get(name) for name in self._answered}
         return frozenset(name for name in self._first_s if name in groups and groups[name] not in answering)

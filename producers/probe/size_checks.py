@@ -160,7 +160,7 @@ class SizeChecks:
         return min(self._next_s, min(deadlines, default=float("inf")))
 
     def step(self, now_s: float) -> list[SizeProbe]:
-        """Return the packets to send now."""
+        """Return the packets to send now, and evaluate the packets whose timeout is over."""
         probes: list[SizeProbe] = []
         for key in dict.fromkeys(self._key_of.values()):
             path = self._paths[key]
@@ -195,7 +195,7 @@ class SizeChecks:
             path.search = None
 
     def pending(self, peer: str, port: int, above_bytes: int) -> list[int]:
-        """Return the numbers of the packets under way on a path that are larger than `above_bytes`."""
+        """Return the numbers of a path's unanswered packets that are larger than `above_bytes`."""
         paths = self._classes_of((peer, port))
         return [probe.seq for path in paths for probe in path.sent if probe.size_bytes > above_bytes]
 

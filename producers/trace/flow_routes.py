@@ -99,7 +99,7 @@ class FlowRouteTracer(RouteTracer):
         self._keep_requested(peer, self._requested.take(peer, record, now_s), now_s)
 
     def on_own_routes(self, peer: str, record: FlowRoutes | None, now_s: float) -> None:
-        """Keep a record of an earlier run of this reporter and delete it when it is no longer needed."""
+        """Keep the record of an earlier run of this reporter until it is no longer needed, then delete it."""
         if record is not None and peer not in self._pairs:
             pair = self._pairs[peer] = FlowPair(now_s)
             pair.published.rows, pair.published.at_s = record["routes"], now_s

@@ -151,7 +151,7 @@ class RouteNames:
         """Links by peer, port, the peer's first hop and hops; empty if any link is unknown."""
 
     def set_topology(self, topology: Topology) -> None:
-        """Use this topology for names from now on."""
+        """Use `topology` for the names of links from now on."""
         self.topology = topology
         self._complete.clear()
 

@@ -194,9 +194,9 @@ class Wander:
     """The wander of the fleet's clocks, learned from the filters' innovations.
 
     A filter with the right process noise has white innovations: v(k) v(k - 1) is 0 in the mean (Mehra 1970).
-    With too little process noise, consecutive innovations have the same sign. With too much, innovations are
-    smaller than predicted if the predicted variance is mostly process noise. The fleet's level follows the
-    mean over clocks quickly. Each clock's own factor follows its innovations slowly.
+    With too little process noise, consecutive innovations have the same sign. With too much process noise,
+    innovations are smaller than predicted if the predicted variance is mostly process noise. The fleet's
+    level follows the mean over clocks quickly. Each clock's own factor follows its innovations slowly.
     """
 
     MIN_PPB: Final = 0.05

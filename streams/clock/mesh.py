@@ -136,7 +136,7 @@ def solve_relative(
 
     `readings`: guesses of each prober's clock at one common instant, accurate to some ms. All offsets are
     extrapolated to that instant with their drift. The guesses have different errors. The solution gives
-    better ones, because reading plus theta is the same for all clocks. So the solve is repeated twice.
+    better guesses, because reading plus theta is the same for all clocks. So the solve is repeated twice.
     """
     a, b = pairs.prober, pairs.peer
     modal = pairs.noise_ns > 0
@@ -390,7 +390,7 @@ def _falsetickers(nodes: int, pairs: Pairs, residual: Float64s, sigma: Float64s)
     """Return the median residual of the pairs of each falseticker, ns; 0 for other nodes.
 
     A wrong clock still agrees with all its pairs, and an asymmetric path affects only one pair. Only
-    timestamps with errors that differ by peer affect most pairs of a node, and one of each peer.
+    timestamp errors that differ by peer affect most pairs of one node, but only one pair of each peer.
     """
     residual_by_node = np.zeros(nodes)
     if len(pairs) < MIN_FALSETICKER_PAIRS:

@@ -249,7 +249,7 @@ class PairMemory:
     _FLOOR, _NEAR, _LOW, _SINCE, _DEEP = range(5)
 
     def rows(self, names: Sequence[tuple[str, str]], window: int) -> NDArray[np.intp]:
-        """Return the rows of pairs seen in `window`; add rows for new pairs."""
+        """Return the row number of each pair in `names`, seen in `window`; add rows for new pairs."""
         row_by_name = self._row
         new = len(row_by_name)
         for name in names:

@@ -179,8 +179,8 @@ class ShardClocks:
     ) -> list[ClockOffsets]:
         """Return the `ClockOffsets` of a window from all its `ClockFits`.
 
-        `clock_of`: clock of each NIC in the inventory. A NIC without a clock there or in the fits has a clock
-        of its own. `stamp_error_ns`: timestamp error of each clock that announces one.
+        `clock_of`: clock of each NIC in the inventory. A NIC without a clock in `clock_of` or the fits has a
+        clock of its own. `stamp_error_ns`: announced timestamp error, ns, by clock.
         """
         self.last_window = window
         start_ns = window * window_ns
@@ -295,7 +295,7 @@ class ShardClocks:
         return Part(names, members, middle_ns, window_s, names[0], leading, continuing)
 
     def _measurement(self, inputs: WindowInput, mesh: Mesh, part: Part, i: int) -> Measurement:
-        """Return the window's measurement of the part's `i`-th clock, in fabric time."""
+        """Return this window's offset, rate and errors of the part's `i`-th clock, in fabric time."""
         node = int(part.members[i])
         track = self.tracks.get(part.names[i])
         wander = (self.wander.ppb_per_sqrt_s * (1.0 if track is None else track.wander)) ** 2

@@ -52,7 +52,7 @@ class _Shard:
 
 
 class ClockOperator(Operator):
-    """Solves the clocks of the shards of one partition."""
+    """Computes the offsets and rates of the clocks in the shards of one partition."""
 
     def __init__(self, owner: Owner) -> None:
         super().__init__()

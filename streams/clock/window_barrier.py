@@ -131,7 +131,7 @@ class WindowBarrier:
         return waiting.first_seen_ns + (self.grace_ns if self._missing(window, waiting) else 0)
 
     def first_token(self) -> Any:
-        """Return the least token of the waiting windows; None if no window waits."""
+        """Return the smallest token of the messages in waiting windows; None if no window waits."""
         return min((min(waiting.tokens) for waiting in self._waiting.values()), default=None)
 
     def _missing(self, window: int, waiting: _Waiting) -> set[str]:

@@ -34,7 +34,7 @@ Scores = dict[ContentionKind, float]
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """A link and its traffic at one moment."""
+    """The queue and the traffic of one link at one moment."""
 
     link: LinkWindow
     flows: list[FlowOnLink]

@@ -65,7 +65,7 @@ def place_of(link: str, is_nic: Callable[[str], bool]) -> Place:
 
 
 def ramp(value: float, low: float, high: float) -> float:
-    """Return 0 up to `low`, 1 from `high` on, and a linear interpolation between them."""
+    """Return 0 for values up to `low`, 1 from `high` on, and a linear interpolation between both limits."""
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 

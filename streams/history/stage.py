@@ -36,7 +36,7 @@ class HistoryOperator(Operator):
         """Total size of the collected messages, and the time of the first one."""
 
     def take(self, messages: Sequence[Message], tables: FabricTables) -> None:
-        """Add messages to the batch."""
+        """Add messages to the batch that the next `advance` converts."""
         if not self._messages:
             self._since_ns = self.moment.log_ns
         self._messages += messages

@@ -26,7 +26,7 @@ _GOLDEN: Final = 0x61C8_8647
 
 
 class Gid(NamedTuple):
-    """One entry of a port's GID table."""
+    """One entry of an RDMA port's GID table."""
 
     place: int
     value: bytes

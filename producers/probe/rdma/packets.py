@@ -117,7 +117,10 @@ def source_gid(header: bytes, mapped: bool) -> bytes | None:
 
 
 def traffic_class_of(header: bytes, mapped: bool) -> int:
-    """Return the byte of DSCP and ECN from the 40 bytes before a UD payload; `mapped` as in `source_gid`."""
+    """Return the byte of DSCP and ECN in the 40 bytes before a UD payload.
+
+    If `mapped`, our own GID is an IPv4-mapped address, and the last 20 bytes are an IPv4 header.
+    """
     return header[21] if mapped else (header[0] & 15) << 4 | header[1] >> 4
 
 

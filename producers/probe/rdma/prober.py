@@ -83,7 +83,7 @@ class OutgoingPacket:
 
 @dataclass(slots=True)
 class PathSamples:
-    """Samples of one peer and path since the last drain, in ns. `sent` is absolute; the others are durations.
+    """Samples of a peer and path since the last drain, ns. `sent` is a time; other lists hold durations.
 
     `ecn` counts samples that arrived ECN-capable in both directions. `forward_ce` and `reverse_ce` hold the
     indices of the samples marked CE in the direction of that name.
