@@ -443,5 +443,5 @@ def _leading_zeros(ids: npt.NDArray[np.uint64], row: Any) -> int:
 
 
 def _part(name: str) -> str:
-    """Return a device's name with only the characters that ids may contain."""
+    """Return a device's name with "_" for characters that ids may not contain; "unknown" without a name."""
     return "".join("_" if char in "/> " else char for char in name) or "unknown"

@@ -77,13 +77,13 @@ class _Distance:
 
     @property
     def pause_s(self) -> float:
-        """Time between the start of a trace and the start of the next trace, s."""
+        """Pause from the start of the next trace to the start of the trace after it, s."""
         if self.routers is None:
             return min(DISTANCE_FRESH_S, DISTANCE_RETRY_S * 2.0**self.tries)
         return DISTANCE_FRESH_S
 
     def begin(self, peer: str, address: str, port: int, next_s: float) -> TracedFlow:
-        """Return the packets of a trace from `port` that begins now. `next_s`: time of the next trace."""
+        """Begin a trace from `port` and return its packets. `next_s`: monotonic time of the next trace, s."""
         self.due_s = next_s
         self.tries += 1
         self.flow = TracedFlow(Leg.REQUEST, peer, port, (address, TRACEROUTE_PORT), 0)

@@ -42,7 +42,7 @@ def decode_messages(
 
 
 def _in_our_schema(value: bytes, registry: codec.Registry | None) -> tuple[bytes, int]:
-    """Convert a message to the present schema; return it and its body's offset. Raises BadRecord."""
+    """Convert a message to the present schema; return its bytes and its body's offset. Raises BadRecord."""
     try:
         return value, codec.body_start(value, PROBES.record, registry)
     except codec.BadRecord:
