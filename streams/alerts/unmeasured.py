@@ -1,4 +1,4 @@
-"""Finds NICs that nobody measures: their prober works, but no probe from or to them is answered.
+"""Finds NICs without measurements: their prober works, but no probe from or to them is answered.
 
 Rails that cannot reach each other, a missing route or a closed port leave a NIC without a peer that answers.
 Failures of its links then go unnoticed. A NIC that is alone in its fabric has no peers by nature.
@@ -39,7 +39,7 @@ class _Prober:
 
 
 class UnmeasuredNics:
-    """Detects the NICs of one shard that nobody measures.
+    """Detects the NICs of one shard without measurements.
 
     `explained` returns NICs and hosts that other active alerts name: their silence already has a cause.
     """

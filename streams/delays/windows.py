@@ -67,7 +67,7 @@ class WindowCutter:
     next record. These messages form a window of their own.
 
     A message within the ranges that is later than all their windows shows that the topic was deleted and
-    recreated: its offsets begin anew, and the ranges are those of the former topic.
+    recreated: its offsets restart, and the ranges are those of the former topic.
 
     If append time steps back, the open window closes and the next window has the new time. Window numbers may
     recur.

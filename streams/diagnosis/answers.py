@@ -1,6 +1,6 @@
 """Keeps a job's verdict over time until another verdict has been the best for a while.
 
-Evidence comes and goes within a second, and ten changes of the verdict in half a minute help nobody.
+Evidence comes and goes within a second, and a verdict that changes ten times in half a minute is useless.
 Evaluated intervals overlap, so several of them show one bad moment. A passing cause must last before it
 becomes the answer, unless the job is clearly slow. A cause that would replace another one must last, too.
 """

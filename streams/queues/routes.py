@@ -55,7 +55,7 @@ class ProbedRoutes:
         return list(self._link_numbers)
 
     def refresh(self, record: PathQueueing, table: RouteTable) -> bool:
-        """Forget outdated paths and routes; return True if all routes were dropped and are numbered anew."""
+        """Forget outdated paths and routes; return True if all were dropped and routes get new numbers."""
         routes_before = len(self.links)
         if table.version != self._table_version:
             self._table_version = table.version

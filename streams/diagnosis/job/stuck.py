@@ -1,7 +1,7 @@
 """Finds operations that do not end, and the ranks for which other ranks wait in them.
 
 A rank that did not begin an operation may itself wait in another operation, or for a message. The search
-follows these waits until it finds ranks that wait for nobody, an operation that all ranks began, or a cycle.
+follows these waits until it finds ranks without a wait, an operation that all ranks began, or a cycle.
 
 A message's wait counts only while its process does nothing else: programs post receives long before they
 wait.

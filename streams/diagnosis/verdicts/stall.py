@@ -90,7 +90,7 @@ def stalled(case: Case) -> Iterator[Candidate]:
 def stall_candidate(case: Case) -> Candidate | None:
     """Return STALLED with the ranks for which the others wait; None if nothing stalls.
 
-    It is decisive if some ranks wait for nobody: neither the network nor a collision causes this. Ranks that
+    It is decisive if some ranks do not wait: neither the network nor a collision causes this. Ranks that
     wait for each other must do so for longer, since lost messages look alike.
     """
     stuck = case.stuck

@@ -221,7 +221,7 @@ def pair_frame(series: Series, nic: str, peer: str) -> dict[str, Any]:
 
 
 def pair_note(series: Series, span: str) -> str:
-    """Return the words above a pair's chart: what is drawn, or why nothing is. `span`: its label."""
+    """Return the words above a pair's chart, which explain its lines or its emptiness. `span`: its label."""
     if not series.points:
         longer = "a longer span has the last ones" if span != "1 h" else "the history lags"
         return f"No window of this pair in the last {span}: these NICs do not probe each other, or {longer}."

@@ -73,7 +73,7 @@ def two_hosts(*health: LinkHealth, pairs: frozenset[tuple[str, str]]) -> Any:
 
 
 def test_one_dead_pair_between_two_hosts_accuses_both_ends() -> None:
-    """Without further evidence nobody knows which end is dead."""
+    """Without further evidence, either end may be dead."""
     both = frozenset({("h1/eth1", "h2/eth1"), ("h2/eth1", "h1/eth1")})
     assert set(failed(two_hosts(pairs=both))) == {"h1/eth1", "h2/eth1"}
 

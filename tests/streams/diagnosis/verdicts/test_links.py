@@ -336,9 +336,9 @@ def test_a_nic_that_loses_probes_is_named_if_its_flows_alone_send_again(resendin
     world.flow_fields = {rank: {"retransmits": 20} for rank in resending}
     for second in range(6):
         probe(world.network, range(8), world.job.at_ns, 1, lambda s, t, *_: 0.06 * (2 in (s, t)), seed=second)
-        found = world.step()
-    is_named = found["verdict"] == Verdict.GREY_LINK and nic(2).replace("/", ":") in found["subject"]
-    assert is_named == (resending == (1, 2)), found["text"]
+        diagnosis = world.step()
+    is_named = diagnosis["verdict"] == Verdict.GREY_LINK and nic(2).replace("/", ":") in diagnosis["subject"]
+    assert is_named == (resending == (1, 2)), diagnosis["text"]
 
 
 def test_lost_probes_are_not_blamed_while_the_job_is_fast_or_elsewhere() -> None:
