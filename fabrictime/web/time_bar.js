@@ -63,6 +63,7 @@ export default {
     this.offset = this.state.now - Date.now(); this.playing = false; this.waits = this.state.loading;
     this.aliveMs = null; // when the page was last connected, ms; null before the first message
     this.sliderPart.step = 1000;
+    this.place(); // without its span, a reader's first move would lead to 1970
     this.rangePart.replaceChildren();
     for (const [seconds, name] of RANGES) this.rangePart.add(new Option(`last ${name}`, seconds));
     for (const factor of SPEEDS) this.speedPart.add(new Option(`${factor}×`, factor));
@@ -89,6 +90,10 @@ export default {
   methods: {
     now() { return Date.now() + this.offset; },
     end() { return this.state.end ?? this.now(); },
+    place() {
+      const to = this.end(), min = 1000 * Math.floor((to - 1000 * this.state.range) / 1000);
+      Object.assign(this.sliderPart, { min, max: to, value: this.state.at ?? to });
+    },
     endFor(at) { // a moment before the slider's span is put into its middle
       const half = 500 * this.state.range;
       return at < this.now() - 2 * half ? at + half : null;
@@ -142,7 +147,7 @@ export default {
       this.playPart.setAttribute("aria-label", this.playing ? "Stop playing" : "Play forward");
       this.rangePart.value = range;
       if (!this.sliderPart.matches(":active")) {
-        Object.assign(this.sliderPart, { min: 1000 * Math.floor(from / 1000), max: to, value: at ?? to });
+        this.place();
         this.label(at);
       }
       if (document.activeElement !== this.pickPart) this.pickPart.value = new Date(at ?? this.now()).toISOString().slice(0, 19).replace("T", " ");

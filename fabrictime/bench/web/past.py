@@ -29,7 +29,8 @@ MOMENTS: Final = 40
 DRAWN_S: Final = 60.0
 READY: Final = """
 const drawer = document.querySelector('[data-testid=fabric]')?.ft?.drawer;
-return drawer?.plan?.nics.length === arguments[0] && drawer.plan.cables.length > 0;
+const slider = document.querySelector('[data-testid=time-slider]');
+return drawer?.plan?.nics.length === arguments[0] && drawer.plan.cables.length > 0 && slider?.step === "1000";
 """
 SEEK: Final = """
 const [at, done] = arguments, bar = document.querySelector('.ft-time'), begin = performance.now();
