@@ -8,6 +8,7 @@ bytes that no correct writer sends. `use_readers` sets up native readers, which 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections import Counter
@@ -124,7 +125,11 @@ def fingerprint_of(name: str) -> bytes:
 
 def fingerprint_of_schema(schema: Any) -> bytes:
     """Return a schema's fingerprint: 8 bytes, CRC-64-AVRO, little endian (Avro 1.12)."""
-    return bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+    return _fingerprint_of_text(to_parsing_canonical_form(schema))
+
+
+def _fingerprint_of_text(canonical: str) -> bytes:
+    return bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
 
 
 def record_names() -> list[str]:
@@ -237,8 +242,10 @@ def decode(data: bytes, kind: Any, registry: Registry | None = None) -> Any:
 def split_signature(data: bytes, name: str, registry: Registry | None = None) -> tuple[bytes, bytes]:
     """Return (signed part, signature) of a message. The signature is the field `signature`, empty if absent.
 
-    The signed part is the fingerprint of the writer's schema and the body with an empty signature, so it is
-    equal for all readers. Raises BadRecord, also for a body that differs from our encoding of its values.
+    The signed part is the SHA-256 digest of the schema that decodes the message, in Avro's parsing canonical
+    form, and the body with an empty signature. It is equal for all readers that use the same schema. The
+    fingerprint does not serve here: a CRC can be made to collide. Raises BadRecord, also for a body that
+    differs from our encoding of its values.
     """
     writer, start = _writer_of(data, name, registry)
     record = _read(data, start, name, writer.parsed, None)
@@ -252,7 +259,7 @@ def split_signature(data: bytes, name: str, registry: Registry | None = None) ->
         raise BadRecord("MALFORMED", str(error)[:300]) from None
     if body != data[start:]:
         raise BadRecord("MALFORMED", f"{name}: not the shortest encoding, which is the signed one")
-    return writer.fingerprint + signed_body, signature
+    return writer.digest + signed_body, signature
 
 
 def decode_head(data: bytes, name: str, last: str, registry: Registry | None = None) -> dict[str, Any]:
@@ -373,10 +380,13 @@ def _registered(schema_id: int | bytes, name: str, registry: Registry) -> _Write
         except KeyError as error:
             raise BadRecord("UNKNOWN_SCHEMA", f"{name}: registry has no schema {shown}") from error
         try:
-            written = fingerprint_of_schema(schema)
+            canonical = to_parsing_canonical_form(dict(schema))
+            written = _fingerprint_of_text(canonical)
             if isinstance(schema_id, bytes) and written != schema_id:
                 raise ValueError(f"its fingerprint is {written.hex()}")
-            writer = writers[schema_id] = _writer(written) if written in _schemas() else _Writer(schema)
+            writer = writers[schema_id] = (
+                _writer(written) if written in _schemas() else _Writer(schema, _parsed_text(canonical))
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
                 fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:  # fmt: skip
             raise BadRecord(
@@ -387,15 +397,29 @@ def _registered(schema_id: int | bytes, name: str, registry: Registry) -> _Write
     return writer
 
 
+def _parsed_text(canonical: str) -> dict[str, Any]:
+    """Return the schema that a canonical text describes. Raises ValueError if the text has another form.
+
+    fastavro escapes nothing in names, so a field's name could pretend further fields. The schema of the text
+    has these fields, so that equal texts decode alike.
+    """
+    schema: dict[str, Any] = json.loads(canonical)
+    if to_parsing_canonical_form(schema) != canonical:
+        raise ValueError("it has a name that is none in Avro")
+    check_bounded(schema)
+    return schema
+
+
 class _Writer:
     """A writer's schema: parsed for fastavro, parsed with enums as numbers, and its compiled checks."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(self, schema: Mapping[str, Any], form: Mapping[str, Any] | None = None) -> None:
+        """`form`: the schema by which records are decoded, if that is not `schema`, which has the limits."""
         check_bounded(schema)
         self.name: str = schema["name"]
-        self._schema = schema
+        self._form = dict(form or schema)
         self.fields = tuple(field["name"] for field in schema.get("fields", ()))
-        self.parsed = fastavro.parse_schema(dict(schema), named_schemas={})
+        self.parsed = fastavro.parse_schema(self._form, named_schemas={})
         numbered = self._numbered = _numbered(schema, {})
         self.numbered = fastavro.parse_schema(numbered, named_schemas={})
         # Not from the parsed schema: fastavro drops `symbols` from all types except enums.
@@ -419,9 +443,9 @@ class _Writer:
             return None
 
     @cached_property
-    def fingerprint(self) -> bytes:
-        """The schema's fingerprint (8 bytes, CRC-64-AVRO)."""
-        return fingerprint_of_schema(self._schema)
+    def digest(self) -> bytes:
+        """The SHA-256 digest of the canonical text of the schema by which records are decoded."""
+        return hashlib.sha256(to_parsing_canonical_form(self._form).encode()).digest()
 
 
 def _numbered(schema: Any, enums: dict[str, Any]) -> Any:

@@ -291,7 +291,8 @@ class ActuatorConfig(TypedDict):
     """ns since the Unix epoch, system clock of the machine that changed it: drains before do not count for
     the circuit breaker; counts in the record of * only; null: all count."""
     signature: bytes | None
-    """Key id (8 bytes) and Ed25519 signature (64 bytes) of topic, key and all other fields; null: none."""
+    """Key id (8 bytes) and Ed25519 signature (64 bytes) of topic, key, schema and all other fields; null:
+    none."""
 
 
 class HostState(TypedDict):
@@ -1362,7 +1363,8 @@ class Decision(TypedDict):
     config_version: int
     """Sum of the versions of the fabric.config records in force at the host."""
     signature: bytes
-    """Key id (8 bytes) and Ed25519 signature (64 bytes) of topic, key and all other fields; may be empty."""
+    """Key id (8 bytes) and Ed25519 signature (64 bytes) of topic, key, schema and all other fields; may be
+    empty."""
     text: str
     """One line for people."""
 
@@ -1670,7 +1672,8 @@ class Fallbacks(TypedDict):
     flows: list[FlowFallbacks]
     """Flows that have another path, the heaviest first; at most 4,096."""
     signature: bytes | None
-    """Key id (8 bytes) and Ed25519 signature (64 bytes) of topic, key and all other fields; null: none."""
+    """Key id (8 bytes) and Ed25519 signature (64 bytes) of topic, key, schema and all other fields; null:
+    none."""
 
 
 class FlowState(StrEnum):

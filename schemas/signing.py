@@ -1,8 +1,9 @@
 """Signs and verifies the records that make actuators act: decisions, fallbacks and config.
 
-The signer fills the field `signature` with its key's id and an Ed25519 signature (RFC 8032) of topic, key and
-all other fields. A verifier accepts several public keys, so that keys change without a gap: add the new
-public key everywhere, change the signing key, run `fabrictime config sign`, remove the old public key.
+The signer fills the field `signature` with its key's id and an Ed25519 signature (RFC 8032) of topic, key,
+the SHA-256 digest of the schema, and all other fields. A verifier accepts several public keys, so that keys
+change without a gap: add the new public key everywhere, change the signing key, run `fabrictime config sign`,
+remove the old public key.
 """
 
 from __future__ import annotations
@@ -107,8 +108,12 @@ class Signer:
         """Return a copy of a record with its signature. Raises ValueError if it does not fit its schema."""
         plain: Any = {**record, "signature": b""}
         body, _ = codec.split_signature(codec.encode(topic.record, plain), topic.record)
-        plain["signature"] = self.key_id + self._key.sign(_text(topic.name, key.encode(), body))
+        plain["signature"] = self.signature(topic, key, body)
         return cast("R", plain)
+
+    def signature(self, topic: Topic[Any], key: str, part: bytes) -> bytes:
+        """Return the field `signature` for a signed part of `codec.split_signature`."""
+        return self.key_id + self._key.sign(_text(topic.name, key.encode(), part))
 
 
 class Verifier:

@@ -16,6 +16,7 @@ from schemas.codec import BadRecord
 from schemas.kafka.message import Message
 from schemas.signing import SIGNED, ControlSettings, Signer, Verifier, new_key
 from schemas.topics import CONFIG, DECISIONS, FALLBACKS, LINK_HEALTH, Topic
+from tests.later_schema import OneSchema, colliding_schema, later_schema, signed_later
 from tests.records import make
 
 
@@ -33,19 +34,6 @@ class Keys:
 
     def verifier(self) -> Verifier:
         return Verifier(self.accepted)
-
-
-class Registry:
-    """A schema registry with one schema."""
-
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
-
-    def id_of(self, name: str, schema: Any) -> int:
-        return 7
-
-    def schema_of(self, schema_id: int | bytes) -> Any:
-        return self.raw
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +104,7 @@ def test_a_record_of_an_older_schema_keeps_its_signature(keys: Keys) -> None:
     raw = dict(codec.raw_schema("ActuatorConfig"))
     raw["fields"] = [field for field in raw["fields"] if field["name"] != "slices"]
 
-    registry = Registry(raw)
+    registry = OneSchema(raw)
     record = dict(records()[CONFIG])
     del record["slices"]
 
@@ -126,13 +114,62 @@ def test_a_record_of_an_older_schema_keeps_its_signature(keys: Keys) -> None:
         )
         return b"\x00\x00\x00\x00\x07" + body
 
-    from schemas.signing import _text
-
     part, _ = codec.split_signature(encoded(b"x"), "ActuatorConfig", registry)
-    signature = keys.one.key_id + keys.one._key.sign(_text(CONFIG.name, b"h1", part))
+    signature = keys.one.signature(CONFIG, "h1", part)
     checked = Message(1, CONFIG.name, 0, 0, "h1", encoded(signature))
     keys.verifier().check(checked, registry)
     assert checked.decoded(CONFIG, registry)["slices"] == []
+
+
+MOVE = {"from_path": 50_000, "to_path": 50_001}
+
+
+def later_decision(keys: Keys) -> Message:
+    """Return a decision that a later version signed."""
+    value = signed_later(keys.one, DECISIONS, "h1", {**records()[DECISIONS], **MOVE})
+    return Message(1, DECISIONS.name, 0, 0, "h1", value)
+
+
+def test_a_record_of_a_later_schema_verifies(keys: Keys) -> None:
+    _, later = later_schema("Decision")
+    documented = {**later, "doc": "another text of the same schema"}
+    for schema in (later, documented):
+        checked = later_decision(keys)
+        keys.verifier().check(checked, OneSchema(schema))
+        record = checked.decoded(DECISIONS, OneSchema(schema))
+        assert (record["from_path"], record["to_path"]) == (50_000, 50_001)
+
+
+def test_another_schema_with_the_same_fingerprint_is_refused(keys: Keys) -> None:
+    """The fingerprint is a CRC: whoever may write `fabric.schemas` can make a text with any."""
+    fingerprint, _ = later_schema("Decision")
+    forged = colliding_schema("Decision", "from_path", "to_path")
+    assert codec.fingerprint_of_schema(forged) == fingerprint
+    checked = later_decision(keys)
+    record = checked.decoded(DECISIONS, OneSchema(forged))
+    assert (record["from_path"], record["to_path"]) == (50_001, 50_000)
+    with pytest.raises(BadRecord, match="not that of its content") as caught:
+        keys.verifier().check(checked, OneSchema(forged))
+    assert caught.value.reason == "FORGED"
+
+
+def test_an_equal_canonical_text_gives_no_other_meaning(keys: Keys) -> None:
+    """The canonical text has no logical types, and fastavro escapes nothing in names."""
+    fingerprint, schema = later_schema("Decision")
+    timed, merged, quoted = (copy.deepcopy(schema) for _ in range(3))
+    names = [field["name"] for field in schema["fields"]]
+    timed["fields"][names.index("at_ns")]["type"] = {"type": "long", "logicalType": "timestamp-millis"}
+    for other, mark in ((merged, '"'), (quoted, '\\"')):
+        other["fields"][names.index("seq")]["name"] = f'seq{mark},"type":"long"}},{{"name":"at_ns'
+        del other["fields"][names.index("at_ns")]
+    assert {codec.fingerprint_of_schema(other) for other in (timed, merged)} == {fingerprint}
+    checked = later_decision(keys)
+    keys.verifier().check(checked, OneSchema(timed))
+    genuine = later_decision(keys).decoded(DECISIONS, OneSchema(schema))
+    assert checked.decoded(DECISIONS, OneSchema(timed)) == genuine
+    for other in (merged, quoted):
+        with pytest.raises(BadRecord):
+            keys.verifier().check(later_decision(keys), OneSchema(other))
 
 
 @pytest.mark.parametrize("topic", [CONFIG, DECISIONS])
@@ -141,7 +178,7 @@ def test_a_signature_that_is_text_by_its_writers_schema_is_malformed(keys: Keys,
     raw = copy.deepcopy(codec.raw_schema(topic.record))
     field = next(field for field in raw["fields"] if field["name"] == "signature")
     field["type"] = ["null", "string", "bytes"]
-    registry = Registry(raw)
+    registry = OneSchema(raw)
     record = {**records()[topic], "signature": "abcdefghijkl"}
     body = codec._written(topic.record, record, fastavro.parse_schema(copy.deepcopy(raw)))
     value = b"\x00\x00\x00\x00\x07" + body

@@ -9,10 +9,12 @@ import pytest
 
 from fabrictime.commands.config import live_config
 from fabrictime.commands.config.live_config import LiveRecords
+from fabrictime.runtime.topics_admin import publish_schemas
 from schemas.kafka.publisher import Publisher
 from schemas.signing import ControlSettings, Signer, new_key
 from schemas.topics import ACTIONS, CONFIG, DECISIONS, FALLBACKS, REJECTS
 from tests.actuators.desk import EVERY, KEY, config, decision
+from tests.later_schema import colliding_schema, send_schema, signed_later
 
 
 @pytest.fixture
@@ -77,6 +79,29 @@ def test_only_signed_records_act(log, read, start_act, own, wait_for, control, s
     act.start()
     read(REJECTS.name).until(lambda found: sum(each["reason"] == "REPLAYED" for each in found) >= 3)
     assert act.process.poll() is None
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_a_later_decision_acts_by_the_schema_that_was_signed_alone(
+    log, read, start_act, own, wait_for, control, signer, forged
+):
+    """The forged text has the fingerprint of the later schema, and its paths exchanged."""
+    publish_schemas(log.bootstrap)
+    text = colliding_schema("Decision", "from_path", "to_path") if forged else None
+    send_schema(log.bootstrap, "Decision", text)
+    log.put(CONFIG.name, "*", signer.signed(CONFIG, "*", config(at_ns=time.time_ns())))
+    act = start_act("h1", control=control)
+    owner = own("h1", sock_7=50_000)
+    wait_for(lambda: "acts for" in act.output)
+    later = decision(0, from_path=50_009, to_path=50_001)
+    log.put(DECISIONS.name, "h1", signed_later(signer, DECISIONS, "h1", later))
+    log.put(DECISIONS.name, "h1", signer.signed(DECISIONS, "h1", decision(1, to_path=50_002)))
+    reports = read(ACTIONS.name).until(lambda records: records and records[-1]["seq"] == 1)
+    assert [report["outcome"] for report in reports] == ["APPLIED"] * (1 if forged else 2)
+    assert owner.moves == [(KEY, port) for port in ((50_002,) if forged else (50_001, 50_002))]
+    if forged:
+        [reject] = read(REJECTS.name).until(len)
+        assert (reject["topic"], reject["reason"]) == (DECISIONS.name, "FORGED")
 
 
 def test_the_command_line_signs_its_changes_and_builds_on_signed_ones_alone(log, control):
