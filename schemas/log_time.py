@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from schemas.input_error import InputError
 from schemas.records import ClockOffsets
 
 LOG_APPEND_TIME: Final = 1
@@ -28,7 +29,7 @@ def append_ns_of(topic: str, kind: int | None, timestamp_ms: int | None) -> int:
     """
     if kind != LOG_APPEND_TIME or timestamp_ms is None or timestamp_ms < 0:
         name = "of the producer (CreateTime)" if kind == 0 else "missing"
-        raise ValueError(f"topic {topic}: timestamp {name}, expected message.timestamp.type=LogAppendTime")
+        raise InputError(f"topic {topic}: timestamp {name}, expected message.timestamp.type=LogAppendTime")
     return timestamp_ms * 1_000_000
 
 

@@ -7,10 +7,12 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from schemas.input_error import InputError
+
 MAX_BYTES: Final = 1 << 20
 
 
-class SecretFileError(ValueError):
+class SecretFileError(InputError):
     """A secret's file cannot be used. The exception's text is one line and contains no secret."""
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from schemas.input_error import InputError
+
 MAX_DEPTH: Final = 32
 """Tables and lists nested deeper are refused: no setting needs them, and later code recurses over them."""
 MAX_TEXT: Final = 200
@@ -22,7 +24,7 @@ _ROW: Final = re.compile(
 )
 
 
-class BadFile(ValueError):
+class BadFile(InputError):
     """The file cannot be read; the text is one line without the path."""
 
 

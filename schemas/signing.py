@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from pydantic import Field, model_validator
 
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.secret_file import read_secret, stamp, write_secret
 from schemas.strict_model import StrictModel
 from schemas.topics import CONFIG, DECISIONS, FALLBACKS, Topic
@@ -91,12 +92,12 @@ class Signer:
         try:
             key = load_pem_private_key(read_secret(path, "control.signing_key_file", "a key (PEM)"), None)
         except TypeError:  # an encrypted key
-            raise ValueError(f"control.signing_key_file {path}: expected a key without a password") from None
+            raise InputError(f"control.signing_key_file {path}: expected a key without a password") from None
         except ValueError as error:
             text = str(error) if str(path) in str(error) else f"control.signing_key_file {path}: no key (PEM)"
-            raise ValueError(text) from None
+            raise InputError(text) from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise ValueError(f"control.signing_key_file {path}: expected an Ed25519 key")
+            raise InputError(f"control.signing_key_file {path}: expected an Ed25519 key")
         self._key: Ed25519PrivateKey = key
 
     @cached_property
@@ -200,17 +201,17 @@ def _load(path: Path) -> dict[bytes, Ed25519PublicKey]:
     try:
         blocks = _PEM.findall(path.read_bytes())
     except OSError as error:
-        raise ValueError(f"{name}: {error.strerror}, expected public keys (PEM)") from None
+        raise InputError(f"{name}: {error.strerror}, expected public keys (PEM)") from None
     for block in blocks:
         try:
             key = load_pem_public_key(block)
         except ValueError:
-            raise ValueError(f"{name}: key {len(keys) + 1}: expected an Ed25519 public key (PEM)") from None
+            raise InputError(f"{name}: key {len(keys) + 1}: expected an Ed25519 public key (PEM)") from None
         if not isinstance(key, Ed25519PublicKey):
-            raise ValueError(f"{name}: key {len(keys) + 1}: expected an Ed25519 public key (PEM)")
+            raise InputError(f"{name}: key {len(keys) + 1}: expected an Ed25519 public key (PEM)")
         keys[key_id(key)] = key
     if not keys:
-        raise ValueError(f"{name}: no public key (PEM)")
+        raise InputError(f"{name}: no public key (PEM)")
     return keys
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, ValidationError
 
 from schemas.ids import End, cable_id, end_id, end_parts, link_id, nic_parts
+from schemas.input_error import InputError
 from schemas.settings_file import BadFile, read_tables
 from schemas.strict_model import StrictModel, quantity
 
@@ -46,7 +47,7 @@ LAYER_2: Final = "layer-2"
 """Name for the switches, if any, between NICs of one subnet, if no file names them."""
 
 
-class TopologyError(ValueError):
+class TopologyError(InputError):
     """The file is invalid; the text is one line with the place and the reason."""
 
 

@@ -25,6 +25,7 @@ from actuators.nodes.metrics import DrainMetrics
 from actuators.nodes.operator import DrainOperator, OperatorSettings
 from actuators.settings import ActuatorSettings, NodeSettings
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.records import ActionReport, Repair
@@ -55,11 +56,11 @@ def effector_of(settings: NodeSettings) -> NodeEffector:
     """Return the node effector for the configured scheduler. Raises ValueError for bad settings."""
     if settings.scheduler not in EFFECTORS:
         names = "slurm, kubernetes or slinky"
-        raise ValueError(f"scheduler {settings.scheduler!r}: expected {names} (actuators.nodes.scheduler)")
+        raise InputError(f"scheduler {settings.scheduler!r}: expected {names} (actuators.nodes.scheduler)")
     try:
         return EFFECTORS[settings.scheduler](settings)
     except NodeError as error:
-        raise ValueError(str(error)) from None
+        raise InputError(str(error)) from None
 
 
 class Drains:
@@ -136,7 +137,7 @@ def alone(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"{path}: another process acts on nodes, expected one at a time") from None
+            raise InputError(f"{path}: another process acts on nodes, expected one at a time") from None
         yield
     finally:
         os.close(fd)
@@ -149,7 +150,7 @@ def act_once(settings: ActuatorSettings, by: str, *, observe: bool = False) -> l
         try:
             return drains.act(observe=observe)
         except NodeError as error:
-            raise ValueError(str(error)) from None
+            raise InputError(str(error)) from None
 
 
 class DrainService:

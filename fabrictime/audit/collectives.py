@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from producers.audit.load.benchmarks import bus_bandwidth
 from producers.audit.load.one_host import ALL_REDUCE, QUEUE_PAIRS, SHAPES
+from schemas.input_error import InputError
 from streams.audit.traffic.bisection import Bisected, bisect
 from streams.audit.traffic.collectives import is_low
 
@@ -76,7 +77,7 @@ def default_launcher() -> str:
     names = ("srun", "mpirun") if "SLURM_JOB_ID" in os.environ else ("mpirun",)
     launcher = next((path for name in names if (path := shutil.which(name))), None)
     if launcher is None:
-        raise ValueError(
+        raise InputError(
             f"{' and '.join(names)}: not installed, expected a launcher; --launcher names another"
         )
     return launcher

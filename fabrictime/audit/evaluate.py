@@ -9,6 +9,7 @@ from typing import Final
 from fabrictime.audit.report import ANSWER, AuditReport
 from producers.audit.base import category_name
 from producers.audit.checks import CHECKS
+from schemas.input_error import InputError
 from schemas.records import AuditCategory, AuditResult
 from schemas.settings_file import BadFile, read_tables
 from schemas.skus import load_skus
@@ -34,7 +35,7 @@ def for_agents(only: Sequence[str]) -> list[str]:
     """
     for name in only:
         if name not in CHECKS and name not in _CATEGORIES and not name.startswith(COMPUTED):
-            raise ValueError(f"--only {name}: expected {', '.join(_CATEGORIES)}, or an id from --list")
+            raise InputError(f"--only {name}: expected {', '.join(_CATEGORIES)}, or an id from --list")
     return [] if any(name.startswith(COMPUTED) for name in only) else list(only)
 
 

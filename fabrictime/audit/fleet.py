@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from fabrictime.audit.collect import Collector, Progress
 from fabrictime.audit.report import AuditReport
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.reader import BEGINNING, END, TopicReader
 from schemas.kafka.settings import KafkaSettings
@@ -84,12 +85,12 @@ def expected_hosts(patterns: Iterable[str], hosts: Iterable[str]) -> list[str]:
     """
     names, hosts = list(patterns), sorted(hosts)
     if not names and not hosts:
-        raise ValueError("no host in the inventory, expected at least one: is an agent running?")
+        raise InputError("no host in the inventory, expected at least one: is an agent running?")
     expected: set[str] = set() if names else set(hosts)
     for name in names:
         matching = [host for host in hosts if fnmatchcase(host, name)]
         if not matching and _PATTERN & set(name):
-            raise ValueError(f"--hosts {name}: no such host, expected one of {', '.join(hosts[:8])}")
+            raise InputError(f"--hosts {name}: no such host, expected one of {', '.join(hosts[:8])}")
         expected |= set(matching or [name])
     return sorted(expected)
 

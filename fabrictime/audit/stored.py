@@ -10,6 +10,7 @@ from typing import Any, Final
 from fabrictime.audit.collect import Collector
 from fabrictime.audit.report import AuditReport, verdict
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.reader import BEGINNING, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditResult, AuditRun
@@ -95,7 +96,7 @@ def from_log(cluster: KafkaSettings | str, run: str) -> AuditReport:
             else:
                 request = record
     if not results:
-        raise ValueError(f"run {run}: no result in {AUDIT.name}, expected a run of the last 30 days")
+        raise InputError(f"run {run}: no result in {AUDIT.name}, expected a run of the last 30 days")
     return _report(run, request, results)
 
 
@@ -117,9 +118,9 @@ def load(name: str, log: Callable[[], KafkaSettings]) -> AuditReport:
         try:
             return from_json(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise ValueError(
+            raise InputError(
                 f"{name}: {error.strerror}, expected a file of `fabrictime audit --json`"
             ) from error
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
+            raise InputError(f"{name}: {error}") from error
     return from_log(log(), name)

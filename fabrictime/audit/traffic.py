@@ -20,6 +20,7 @@ from producers.audit.load.round_nics import nics_by_host
 from producers.audit.load.traffic_plan import FAN_CHECK, MAX_FLOWS, PAIR_CHECK, RING_CHECK
 from producers.audit.settings import TrafficSettings
 from schemas.ids import host_of, nic_id
+from schemas.input_error import InputError
 from schemas.kafka.reader import END, TopicReader
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditResult, AuditRun, AuditStatus, Nic
@@ -74,10 +75,10 @@ def planned(request: TrafficRequest, hosts: Sequence[str], leaf_of: Mapping[str,
     """Return the rounds to run, without results. `leaf_of` is the leaf switch by host. Raises ValueError."""
     pattern, passes = request.pattern, request.passes or PASSES
     if pattern not in PATTERNS:
-        raise ValueError(f"--pattern {pattern}: expected {', '.join(PATTERNS)}")
+        raise InputError(f"--pattern {pattern}: expected {', '.join(PATTERNS)}")
     min_hosts = MIN_HOSTS.get(pattern, 2)
     if len(hosts) < min_hosts:
-        raise ValueError(f"{len(hosts)} hosts, expected at least {min_hosts} for {pattern}")
+        raise InputError(f"{len(hosts)} hosts, expected at least {min_hosts} for {pattern}")
     if pattern == "ring":
         return [Round("ring", order) for order in rings(hosts, passes)]
     if pattern == "one-to-many":
@@ -100,7 +101,7 @@ def planned(request: TrafficRequest, hosts: Sequence[str], leaf_of: Mapping[str,
 def _bisection(hosts: Sequence[str], passes: int, batch: int, leaf_of: Mapping[str, str]) -> list[Round]:
     leaves = {leaf_of[host] for host in hosts if host in leaf_of}
     if len(leaves) < 2:
-        raise ValueError(f"{len(leaves)} leaves known, expected at least 2 by routes or delays of probes")
+        raise InputError(f"{len(leaves)} leaves known, expected at least 2 by routes or delays of probes")
     rounds = []
     for number in range(passes):
         order = [*hosts[number:], *hosts[:number]]

@@ -21,6 +21,7 @@ from actuators.nodes.fitness import AuditHistory, Fitness, HostFitness
 from fabrictime.audit import webhook
 from fabrictime.audit.node_log import MARGIN_S
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.message import Message
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
@@ -135,7 +136,7 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__(address, partial(Handler, verdicts))
         except OSError as error:
-            raise ValueError(f"--listen {address[0]}:{address[1]}: {error.strerror or error}") from error
+            raise InputError(f"--listen {address[0]}:{address[1]}: {error.strerror or error}") from error
 
     def read_certificate(self) -> None:
         """Read the certificate if its files have changed. Raises ValueError."""
@@ -145,7 +146,7 @@ class Server(ThreadingHTTPServer):
                 self._context.load_cert_chain(*self._files, password=lambda: b"")
                 self._read = changed
         except OSError as error:
-            raise ValueError(f"certificate {self._files[0]}: {error.strerror or error}") from error
+            raise InputError(f"certificate {self._files[0]}: {error.strerror or error}") from error
 
     def get_request(self) -> tuple[Any, Any]:
         """Accept a connection. Its TLS handshake takes place at the first read."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from fabrictime.commands.completion import link_names
+from schemas.input_error import InputError
 
 if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
@@ -114,7 +115,7 @@ def log_if_any(settings: Config) -> KafkaSettings | str:
         address = reader.read(up.data_directory)["addresses"]["log"]
     except reader.NotReady as error:
         return str(error)
-    except ValueError as error:
+    except InputError as error:
         named = "data_directory" in settings.command_line
         return str(error) if named else f"{error}: start it, or name another by --dir DIR or --log HOST:PORT"
     return settings.kafka.model_copy(update={"bootstrap": address})
@@ -145,7 +146,7 @@ def settings_of(path: Path | None, directory: Path | None, log: str | None = Non
         settings = load(path, {"up": {key: value for key, value in overrides.items() if value is not None}})
         print_state_directory(settings)
         return settings
-    except ValueError as error:
+    except InputError as error:
         stop(str(error))
 
 
@@ -160,7 +161,8 @@ def print_state_directory(settings: Config) -> None:
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options --log, --config and --dir, and pass it the resulting `settings`.
 
-    A ValueError of the command becomes its error message and exit code 2.
+    An InputError of the command becomes its error message and exit code 2. Any other exception is a defect:
+    `cli.main` writes its traceback to a file, which the message names, and the exit code is 70.
 
     Typer reads options from the signature, so the returned function has the command's signature with the
     three options in place of `settings`.
@@ -178,7 +180,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
         paths = {name: values.pop(name, None) for name in shared}
         try:
             return command(settings_of(paths["config"], paths["directory"], paths["log"]), **values)
-        except ValueError as error:
+        except InputError as error:
             stop(str(error))
 
     with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it

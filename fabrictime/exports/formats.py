@@ -16,6 +16,7 @@ import yaml
 
 from fabrictime.exports.networks import Group, Network
 from schemas.host_list import host_list
+from schemas.input_error import InputError
 
 LABEL_PREFIX: Final = "topology.fabrictime.io"
 _LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -24,7 +25,7 @@ _LIST_NAME: Final = re.compile(r"[^\s,\[\]=#]+")
 _LEVELS: Final = ("leaf", "spine", "core")
 
 
-class BadExport(ValueError):
+class BadExport(InputError):
     """The fabric cannot be written in this format; the message is one line."""
 
 

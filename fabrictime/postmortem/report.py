@@ -13,6 +13,7 @@ from fabrictime.postmortem.network import as_json as network_json
 from fabrictime.postmortem.network import lines as network_lines
 from fabrictime.postmortem.transport import nics_of_ranks
 from fabrictime.postmortem.verdict import MAX_NAMED, Verdict, decide
+from schemas.input_error import InputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,12 +25,12 @@ _SHOWN_FILES: Final = 8
 def explain_folder(folder: Path) -> tuple[Reading, Verdict]:
     """Read a folder; return (its facts, the verdict). Raises ValueError if no file has a known format."""
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no folder")
+        raise InputError(f"{folder}: no folder")
     reading = read_folder(folder)
     if not reading.formats:
         files = f"{len(reading.unread)} files" if reading.unread else "no files"
         reasons = "; ".join(f"{name}: {reason}" for name, reason in reading.unread[:3])
-        raise ValueError(
+        raise InputError(
             f"{folder}: {files}{f' ({reasons})' if reasons else ''}, expected one of {', '.join(FORMATS)}"
         )
     return reading, decide(reading.observations)

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from fabrictime.runtime.shared_values import SHARED
 from fabrictime.runtime.user import expand_paths
+from schemas.input_error import InputError
 from schemas.kafka.settings import KafkaSettings
 from schemas.settings_file import BadFile, read_tables
 
@@ -76,7 +77,7 @@ TABLES: Final[dict[str, str]] = {
 """Table of the file to `module:class` of the model that checks it."""
 
 
-class ConfigError(ValueError):
+class ConfigError(InputError):
     """The settings cannot be used; the message has one line for each wrong key.
 
     `follows`: all wrong keys got their value from another table, so that table has the fault too.

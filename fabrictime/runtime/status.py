@@ -20,6 +20,7 @@ import psutil
 
 from fabrictime.runtime.holder import Holder, boot_s, describe, holder_in
 from producers.boot import boot_id
+from schemas.input_error import InputError
 
 if TYPE_CHECKING:
     from fabrictime.state.health import Health
@@ -30,11 +31,11 @@ MAX_AGE_S: Final = 15.0
 LOCK_FILE: Final = "run/lock"
 
 
-class NotReady(ValueError):
+class NotReady(InputError):
     """An `up` runs on the data directory, but has not written its state yet."""
 
 
-class InUse(ValueError):
+class InUse(InputError):
     """Another process uses the data directory."""
 
 
@@ -51,7 +52,7 @@ class Lock:
         try:
             self._take(directory)
         except OSError as error:
-            raise ValueError(
+            raise InputError(
                 f"{directory}: {error.strerror}, expected a directory that we can make and write to"
             ) from None
 
@@ -62,7 +63,7 @@ class Lock:
             and not (directory / LOCK_FILE).exists()
             and any(directory.iterdir())
         ):
-            raise ValueError(f"{directory}: others may enter it and it is not empty, expected our own")
+            raise InputError(f"{directory}: others may enter it and it is not empty, expected our own")
         for part in (directory, directory / "run", directory / "secrets"):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
@@ -153,7 +154,7 @@ def read(directory: Path) -> dict[str, Any]:
     Raises ValueError if none runs, NotReady while it starts.
     """
     if not _locked(directory / LOCK_FILE):
-        raise ValueError(f"{directory}: no `fabrictime up` is running on this data directory")
+        raise InputError(f"{directory}: no `fabrictime up` is running on this data directory")
     try:
         state: dict[str, Any] = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
@@ -161,7 +162,7 @@ def read(directory: Path) -> dict[str, Any]:
     try:
         age_s, written_s = _ages_s(state, (directory / STATE_FILE).stat().st_mtime)
     except (AttributeError, KeyError, TypeError):
-        raise ValueError(
+        raise InputError(
             f"{directory / STATE_FILE}: of another form, expected an `up` of this version of fabrictime"
         ) from None
     state |= {"age_s": round(age_s, 1), "written_s": round(written_s, 1)}
@@ -196,7 +197,7 @@ def _locked(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except PermissionError as error:
-        raise ValueError(f"{path}: {error.strerror}, expected a data directory of this user") from None
+        raise InputError(f"{path}: {error.strerror}, expected a data directory of this user") from None
     except OSError:
         return False
     try:

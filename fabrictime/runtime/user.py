@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from schemas.input_error import InputError
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -64,7 +66,7 @@ def state_directory(
     problem = "no home directory" if home == "~" else f"home directory {home} cannot be written to"
     remedy = "set HOME, XDG_STATE_HOME or --dir"
     if os.path.lexists(fallback) and (fallback.is_symlink() or fallback.stat().st_uid != os.getuid()):
-        raise ValueError(f"{problem}, and {fallback} belongs to another user: {remedy}")
+        raise InputError(f"{problem}, and {fallback} belongs to another user: {remedy}")
     return fallback, f"{problem}: data in {fallback} ({remedy})"
 
 
@@ -95,7 +97,7 @@ def expand_paths(model: type[BaseModel], table: Mapping[str, Any]) -> dict[str, 
 def _expanded(key: str, value: str) -> str:
     expanded = os.path.expanduser(value)
     if expanded.startswith("~"):
-        raise ValueError(f"{key} = {value!r}: no home directory is known for it, expected an absolute path")
+        raise InputError(f"{key} = {value!r}: no home directory is known for it, expected an absolute path")
     return expanded
 
 

@@ -11,6 +11,7 @@ from fabrictime.state.fabric_consumer import FabricConsumer
 from fabrictime.state.fabric_state import FabricState
 from fabrictime.state.health import Health, Overview, overview, unknown
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.topics import FLOWS
 
 CATCH_UP_S: Final = 60.0
@@ -55,12 +56,12 @@ class OverviewReader:
         while not (self._consumer.status.caught_up and self._evidence.verdict().is_checked):
             verdict = self._evidence.verdict()
             if verdict.log_fault is not None:
-                raise ValueError(verdict.log_fault)
+                raise InputError(verdict.log_fault)
             if time.monotonic() > deadline_s:
                 status = self._consumer.status
                 missing = f"topics {', '.join(status.missing)} are missing" if status.missing else ""
                 reason = status.error or missing or "it is still being read"
-                raise ValueError(f"the log: {reason}, expected its end within {limit_s:g} s")
+                raise InputError(f"the log: {reason}, expected its end within {limit_s:g} s")
             self._changed.wait(0.1)
             self._changed.clear()
 

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka import admin as _admin
 
+from schemas.input_error import InputError
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import TOPICS, Partitions, Topic
 
@@ -23,7 +24,7 @@ admin: Any = _admin  # its names are imported there without being exported
 LOG: Final = logging.getLogger(__name__)
 
 
-class TopicsError(ValueError):
+class TopicsError(InputError):
     """The cluster cannot be reached, or topics differ from the contract; the text has one line per fault."""
 
 
@@ -35,7 +36,7 @@ class TopicFault(NamedTuple):
     fix: str
 
 
-class GroupsError(ValueError):
+class GroupsError(InputError):
     """The cluster cannot be reached, or refuses to delete a consumer group, which the text names."""
 
 

@@ -16,6 +16,8 @@ from urllib.parse import quote, urlencode
 
 from aiokafka.abc import AbstractTokenProvider
 
+from schemas.input_error import InputError
+
 TIMEOUT_S: Final = 5.0
 RENEW_SHARE: Final = 0.8
 """Fraction of a token's lifetime after which the next connection requests a new token."""
@@ -49,5 +51,5 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is
             if isinstance(error, HTTPError):
                 error.close()
             # The body is not shown: it may hold the token.
-            raise ValueError(f"oauth_token_url {self._url}: no token: {type(error).__name__}") from error
+            raise InputError(f"oauth_token_url {self._url}: no token: {type(error).__name__}") from error
         self._token, self._renew_s = token, asked_s + RENEW_SHARE * lifetime_s

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.settings import KafkaSettings, as_settings
 from schemas.topics import Topic
 
@@ -14,7 +15,7 @@ PARTITIONER: Final = "murmur2_random"
 DELIVERY_TIMEOUT_MS: Final = 10_000
 
 
-class PublishFailed(ValueError):
+class PublishFailed(InputError):
     """The log did not accept a record."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.last_offsets import LastOffsets
 from schemas.kafka.message import Message, Place
 from schemas.kafka.partitioning import partition_of
@@ -57,7 +58,7 @@ RejectHandler = Callable[[Message, codec.BadRecord], None]
 """Callback that gets a message that cannot be decoded, and the reason."""
 
 
-class LogUnavailable(ValueError):
+class LogUnavailable(InputError):
     """The log does not answer, or a topic does not exist; the text is one line for display."""
 
 

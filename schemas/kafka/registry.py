@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from schemas.input_error import InputError
+
 TIMEOUT_S: Final = 5.0
 
 
@@ -41,7 +43,7 @@ class ConfluentRegistry:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-            raise ValueError(f"schema_registry_url {origin!r}: expected http://HOST:PORT or https://…")
+            raise InputError(f"schema_registry_url {origin!r}: expected http://HOST:PORT or https://…")
         client = _library()
         self._url = url
         self._error: type[Exception] = client.error.SchemaRegistryError
@@ -69,7 +71,7 @@ class ConfluentRegistry:
             new_id = int(self._client.register_schema(subject, self._schema(text, "AVRO")))
         except self._error as error:
             if getattr(error, "http_status_code", 500) in (409, 422):
-                raise ValueError(
+                raise InputError(
                     f"schema {subject}: the registry at {self._url} refuses it: {error}"
                 ) from error
             raise self._unavailable(error) from error

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, model_validator
 
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.repeat_filter import RepeatFilter
 from schemas.strict_model import StrictModel
 
@@ -191,7 +192,7 @@ class KafkaSettings(StrictModel):
         except OSError as error:
             files = [self.tls_ca_file, self.tls_certificate_file, self.tls_key_file]
             named = ", ".join(str(file) for file in files if file is not None)
-            raise ValueError(f"TLS files {named}: {error.strerror or error}") from error
+            raise InputError(f"TLS files {named}: {error.strerror or error}") from error
         return context
 
 
@@ -215,11 +216,11 @@ def _secret(name: str, file: Path | None) -> str | None:
     try:
         secret = file.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except OSError as error:
-        raise ValueError(f"{name} {file}: {error.strerror or error}") from error
+        raise InputError(f"{name} {file}: {error.strerror or error}") from error
     except UnicodeDecodeError:
-        raise ValueError(f"{name} {file}: expected UTF-8 text") from None
+        raise InputError(f"{name} {file}: expected UTF-8 text") from None
     if not secret:
-        raise ValueError(f"{name} {file}: is empty")
+        raise InputError(f"{name} {file}: is empty")
     return secret
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from schemas.audit_remedy import Remedied
+from schemas.input_error import InputError
 from schemas.records import (
     AuditAction,
     AuditCategory,
@@ -94,7 +95,7 @@ class Scope:
         """Return the scope of a run's results. Raises ValueError without results."""
         all_results = list(results)
         if not all_results:
-            raise ValueError("no audit result: expected at least one")
+            raise InputError("no audit result: expected at least one")
         newest = max(all_results, key=lambda result: (result["checked_ns"], result["run"]))
         return cls(
             newest["run"],

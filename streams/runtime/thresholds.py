@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from schemas.input_error import InputError
 from schemas.records import ActuatorConfig
 
 
@@ -177,9 +178,9 @@ def check_value(name: str, value: float) -> float:
     """Return `value` unchanged. Raises ValueError for an unknown threshold or a value out of range."""
     threshold = THRESHOLDS.get(name)
     if threshold is None:
-        raise ValueError(f"threshold {name!r}: no such threshold, expected one of {', '.join(THRESHOLDS)}")
+        raise InputError(f"threshold {name!r}: no such threshold, expected one of {', '.join(THRESHOLDS)}")
     if not math.isfinite(value) or not threshold.min_value <= value <= threshold.max_value:
-        raise ValueError(
+        raise InputError(
             f"threshold {name}: {value:g}, expected {threshold.min_value:g} to {threshold.max_value:g}"
         )
     return value

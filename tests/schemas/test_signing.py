@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from schemas import codec
 from schemas.codec import BadRecord
+from schemas.input_error import InputError
 from schemas.kafka.message import Message
 from schemas.signing import SIGNED, ControlSettings, Signer, Verifier, new_key
 from schemas.topics import CONFIG, DECISIONS, FALLBACKS, LINK_HEALTH, Topic
@@ -230,16 +231,16 @@ def test_unusable_keys_are_one_line_without_their_text(keys: Keys, tmp_path: Pat
     for text, expected in ((b"", "no key"), (b"no", "no key"), (keys.public[0].read_bytes(), "no key")):
         private.write_bytes(text)
         private.chmod(0o600)
-        with pytest.raises(ValueError, match=f"control.signing_key_file {private}: {expected}") as caught:
+        with pytest.raises(InputError, match=f"control.signing_key_file {private}: {expected}") as caught:
             ControlSettings(signing_key_file=private).signer()
         assert "\n" not in str(caught.value)
     private.write_bytes(b"")
     private.chmod(0o644)
-    with pytest.raises(ValueError, match="mode 0644"):
+    with pytest.raises(InputError, match="mode 0644"):
         Signer(private)
-    with pytest.raises(ValueError, match="no public key"):
+    with pytest.raises(InputError, match="no public key"):
         Verifier(private)
-    with pytest.raises(ValueError, match="No such file"):
+    with pytest.raises(InputError, match="No such file"):
         Verifier(tmp_path / "missing")
     assert (keys.public[0].with_suffix("")).stat().st_mode & 0o777 == 0o600
 

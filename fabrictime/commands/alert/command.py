@@ -14,6 +14,7 @@ from fabrictime.commands.options import (
     stop,
     with_settings,
 )
+from schemas.input_error import InputError
 
 if TYPE_CHECKING:
     from fabrictime.commands.alert.notes import AlertNotes
@@ -97,7 +98,7 @@ def alert_silence(
     notes, at_ns = _opened(settings), now_ns()
     until_ns = time_ns(until, at_ns)
     if until_ns <= at_ns:
-        raise ValueError(f"--until {until}: expected a time in the future")
+        raise InputError(f"--until {until}: expected a time in the future")
     new = [
         changed_note(
             notes.note_of(subject, at_ns), at_ns, comment=comment, owner=owner, silence=(at_ns, until_ns)
@@ -170,7 +171,7 @@ def _publish(notes: AlertNotes, new: list[AlertNote], state: str) -> None:
 
     try:
         notes.publish(new)
-    except ValueError as error:
+    except InputError as error:
         stop(str(error), 1)
     for note in new:
         typer.echo(f"{note['subject']}: {state}{until_text(note) if state in _TIMED else ''}")

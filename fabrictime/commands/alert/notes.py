@@ -13,6 +13,7 @@ from typing import Any, Final
 from actuators.notify.notes import NoteIndex
 from fabrictime.runtime.user import user_name
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.message import Message
 from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import BEGINNING, Start, TopicReader
@@ -34,9 +35,9 @@ def author() -> str:
 def selector(scope: str, pattern: str) -> str:
     """Return the subject of a note about alerts that match a pattern: `scope:pattern`. Raises ValueError."""
     if scope not in SCOPES:
-        raise ValueError(f"scope {scope!r}: expected one of {', '.join(SCOPES)}")
+        raise InputError(f"scope {scope!r}: expected one of {', '.join(SCOPES)}")
     if not pattern:
-        raise ValueError(f"{scope}: expected a pattern such as 'h1*'")
+        raise InputError(f"{scope}: expected a pattern such as 'h1*'")
     return f"{scope}:{pattern}"
 
 
@@ -77,7 +78,10 @@ def changed_note(
         new["acknowledged_ns"] = now_ns
     if silence is not None:
         new["silent_from_ns"], new["silent_until_ns"] = _joined(note, silence, now_ns)
-    codec.decode(codec.encode(ALERT_NOTES.type, new), ALERT_NOTES.type)
+    try:
+        codec.decode(codec.encode(ALERT_NOTES.type, new), ALERT_NOTES.type)
+    except ValueError as error:
+        raise InputError(str(error)) from None
     return new
 
 
@@ -96,7 +100,7 @@ def ended_note(note: AlertNote, now_ns: int) -> AlertNote:
     until_ns = note["silent_until_ns"]
     is_silent = until_ns is not None and until_ns > now_ns
     if not is_silent and note["acknowledged_ns"] is None:
-        raise ValueError(f"{note['subject']}: has no silence, window or acknowledgement to end")
+        raise InputError(f"{note['subject']}: has no silence, window or acknowledgement to end")
     new = changed_note(note, now_ns)
     new["acknowledged_ns"] = None
     if is_silent and until_ns is not None:
@@ -155,7 +159,7 @@ class AlertNotes:
         if len(matches) == 1:
             return matches[0]
         expected = f"one of {', '.join(matches[:5])}" if matches else "a subject of `fabrictime alert list`"
-        raise ValueError(f"alert {name!r}: expected {expected}")
+        raise InputError(f"alert {name!r}: expected {expected}")
 
     def note_of(self, subject: str, now_ns: int) -> AlertNote:
         """Return the note about a subject; an empty note if the subject has none."""
@@ -175,7 +179,7 @@ class AlertNotes:
                 self.index.take(note["subject"], note)
             publisher.flush(PUBLISH_S)
         except PublishFailed as error:
-            raise ValueError(f"{error}; the note is not stored") from None
+            raise InputError(f"{error}; the note is not stored") from None
 
 
 def time_ns(text: str, now_ns: int) -> int:
@@ -192,7 +196,7 @@ def time_ns(text: str, now_ns: int) -> int:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r}: expected a time such as 2026-11-29T22:00, or +30m") from None
+        raise InputError(f"{text!r}: expected a time such as 2026-11-29T22:00, or +30m") from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return round(at.timestamp()) * NS_PER_S
 

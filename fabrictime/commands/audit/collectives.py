@@ -15,6 +15,7 @@ from fabrictime.commands.options import (
     running_log,
     with_settings,
 )
+from schemas.input_error import InputError
 
 if TYPE_CHECKING:
     from fabrictime.audit.collectives import Figures, Launch
@@ -97,13 +98,13 @@ def _check(names: tuple[str, ...], operation: str, sku: str, kind: Sku | None, g
     from schemas.skus import load_skus
 
     if len(names) < 2:
-        raise ValueError(f"--hosts {','.join(names)}: expected at least two hosts")
+        raise InputError(f"--hosts {','.join(names)}: expected at least two hosts")
     if operation not in OPERATIONS:
-        raise ValueError(f"--operation {operation}: expected {', '.join(OPERATIONS)}")
+        raise InputError(f"--operation {operation}: expected {', '.join(OPERATIONS)}")
     if sku and kind is None:
-        raise ValueError(f"--sku {sku}: expected {', '.join(load_skus())}")
+        raise InputError(f"--sku {sku}: expected {', '.join(load_skus())}")
     if not gpus and kind is None:
-        raise ValueError("--gpus 0: expected the GPUs of a host, or a machine type by --sku")
+        raise InputError("--gpus 0: expected the GPUs of a host, or a machine type by --sku")
 
 
 def _measured(launch: Launch, names: tuple[str, ...], minimum: float | None) -> Figures:

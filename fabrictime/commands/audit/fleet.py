@@ -17,6 +17,7 @@ from fabrictime.audit.report import AuditReport, verdict
 from fabrictime.audit.stored import as_json
 from fabrictime.commands.views.topology import source_of
 from fabrictime.runtime.config import Config
+from schemas.input_error import InputError
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditResult
 from schemas.topics import AUDIT
@@ -84,7 +85,7 @@ def show(report: AuditReport, output: Output) -> None:
                 with path.open("w", encoding="utf-8") as file:
                     file.writelines(parts_of(report))
             except OSError as error:
-                raise ValueError(f"{path}: {error.strerror}, expected a file to write") from error
+                raise InputError(f"{path}: {error.strerror}, expected a file to write") from error
     if output.as_json_line:
         sys.stdout.writelines(as_json(report))
         print()

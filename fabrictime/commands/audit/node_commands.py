@@ -14,6 +14,7 @@ from fabrictime.commands.options import (
     stop,
     with_settings,
 )
+from schemas.input_error import InputError
 
 
 @with_settings
@@ -73,7 +74,7 @@ def act(
         nodes = actuators.nodes.model_copy(update={"scheduler": scheduler or actuators.nodes.scheduler})
         actuators = actuators.model_copy(update={"nodes": nodes, "kafka": cluster})
         code = audit_nodes.act(actuators, observe=observe, as_json=as_json)
-    except (ValueError, OSError) as error:
+    except OSError as error:
         stop(str(error))
     raise typer.Exit(code)
 
@@ -124,8 +125,8 @@ def webhook(
     nodes = settings.actuators.nodes
     try:
         if not host or not port.isdecimal():
-            raise ValueError(f"--listen {listen!r}: expected HOST:PORT")
+            raise InputError(f"--listen {listen!r}: expected HOST:PORT")
         address = host.strip("[]"), int(port)
         serve(running_log(settings), address, certificate, key, nodes.max_age_s, nodes.hosts)
-    except (ValueError, OverflowError) as error:
+    except OverflowError as error:
         stop(str(error))

@@ -16,6 +16,7 @@ from actuators.settings import ActuatorSettings
 from fabrictime.audit.node_log import read_audits
 from fabrictime.runtime.user import user_name
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import ActionOutcome
 
@@ -29,7 +30,7 @@ def host_names(text: str) -> list[str]:
     """Return the hosts in a list separated by commas or spaces. Raises ValueError if there are none."""
     hosts = list(dict.fromkeys(name for name in re.split(r"[,\s]+", text) if name))
     if not hosts:
-        raise ValueError(f"--hosts {text!r}: expected names such as h1,h2")
+        raise InputError(f"--hosts {text!r}: expected names such as h1,h2")
     return hosts
 
 

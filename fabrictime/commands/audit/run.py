@@ -19,6 +19,7 @@ from producers.audit.host.live import LiveHost
 from producers.audit.reasons import ROOT
 from producers.audit.runner import run_checks
 from producers.audit.settings import CheckSettings
+from schemas.input_error import InputError
 from schemas.records import AuditCategory, AuditSeverity, AuditStatus
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def chosen(only: Sequence[str]) -> list[Check]:
     categories = [category_name(title) for title in TITLES]
     for name in only:
         if name not in CHECKS and name not in categories:
-            raise ValueError(f"--only {name}: expected {', '.join(categories)}, or an id from --list")
+            raise InputError(f"--only {name}: expected {', '.join(categories)}, or an id from --list")
     return [
         check
         for check in CHECKS.values()

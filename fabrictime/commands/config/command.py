@@ -205,8 +205,6 @@ def _print_changes(
             after = live_config.changed(record, host, settings or ())
     except BadFile as error:
         stop(f"{file}: {error}")
-    except ValueError as error:
-        stop(str(error))
     differences = live_config.differences(record, after)
     if as_json:
         rows = [{"name": name, "is": before, "would_be": then} for name, before, then in differences]

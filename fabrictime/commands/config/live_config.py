@@ -17,6 +17,7 @@ from typing import Any, Final
 from fabrictime.commands.screen import table_of, terminal
 from fabrictime.runtime.user import user_name
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.message import Message
 from schemas.kafka.publisher import Publisher, PublishFailed
 from schemas.kafka.reader import BEGINNING, TopicReader
@@ -107,21 +108,21 @@ def changed(
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
-            raise ValueError(f"{setting!r}: expected NAME=VALUE")
+            raise InputError(f"{setting!r}: expected NAME=VALUE")
         if name in LIMITS or name.startswith("slice."):
             _set_limit(new, name, text)
             continue
         try:
             number = float(text)
         except ValueError:
-            raise ValueError(f"threshold {name}: {text!r}, expected a number") from None
+            raise InputError(f"threshold {name}: {text!r}, expected a number") from None
         values[name] = check_value(name, number)
     for name in unset:
         if name in LIMITS or name.startswith("slice."):
             _unset_limit(new, name)
             continue
         if name not in values:
-            raise ValueError(f"threshold {name}: not set for {host}, nothing to remove")
+            raise InputError(f"threshold {name}: not set for {host}, nothing to remove")
         del values[name]
     new["thresholds"] = [{"name": name, "value": values[name]} for name in sorted(values)]
     return _checked(new, record)
@@ -135,14 +136,14 @@ def _set_limit(new: ActuatorConfig, name: str, text: str) -> None:
             new["allowed_actions"] = _actions(text)
         case "max_actions_per_s":
             if not text.isdecimal() or int(text) > 2**31 - 1:
-                raise ValueError(f"{name} {text!r}: expected a whole number from 0")
+                raise InputError(f"{name} {text!r}: expected a whole number from 0")
             new["max_actions_per_s"] = int(text)
         case "max_moved_share":
             new["max_moved_share"] = _moved_share(new, text)
         case "protected_jobs":
             new["protected_jobs"] = _items(text)
         case "slices":
-            raise ValueError("slices: expected slice.TENANT=GUARANTEE:CEILING, bit/s")
+            raise InputError("slices: expected slice.TENANT=GUARANTEE:CEILING, bit/s")
         case _:
             one = _slice(name, text)
             others = [
@@ -153,7 +154,7 @@ def _set_limit(new: ActuatorConfig, name: str, text: str) -> None:
 
 def _mode(text: str) -> ActMode:
     if text not in MODES:
-        raise ValueError(f"mode {text!r}: expected one of {', '.join(MODES)}")
+        raise InputError(f"mode {text!r}: expected one of {', '.join(MODES)}")
     return ActMode(text)
 
 
@@ -161,16 +162,16 @@ def _actions(text: str) -> list[str]:
     actions = _items(text)
     for action in actions:
         if action not in ACTIONS:
-            raise ValueError(f"allowed_actions {action!r}: expected some of {', '.join(ACTIONS)}")
+            raise InputError(f"allowed_actions {action!r}: expected some of {', '.join(ACTIONS)}")
     return actions
 
 
 def _moved_share(new: ActuatorConfig, text: str) -> float:
     if new["host"] != EVERYONE:
-        raise ValueError(f"max_moved_share: is set for {EVERYONE} alone")
+        raise InputError(f"max_moved_share: is set for {EVERYONE} alone")
     share = _number("max_moved_share", text)
     if not 0 <= share <= 1:
-        raise ValueError(f"max_moved_share {text}: expected a number from 0 to 1")
+        raise InputError(f"max_moved_share {text}: expected a number from 0 to 1")
     return share
 
 
@@ -179,7 +180,7 @@ def _slice(name: str, text: str) -> TenantSlice:
     low, _, high = text.partition(":")
     guarantee, ceiling = _rate(name, low), _rate(name, high) if high else None
     if not tenant or (ceiling is not None and ceiling < guarantee):
-        raise ValueError(f"{name} {text!r}: expected slice.TENANT=GUARANTEE:CEILING, the ceiling above")
+        raise InputError(f"{name} {text!r}: expected slice.TENANT=GUARANTEE:CEILING, the ceiling above")
     return {"tenant": tenant, "guarantee_bps": guarantee, "ceiling_bps": ceiling}
 
 
@@ -200,7 +201,7 @@ def _unset_limit(new: ActuatorConfig, name: str) -> None:
         case _:
             tenant = name.removeprefix("slice.")
             if tenant not in [tenant_slice["tenant"] for tenant_slice in new["slices"]]:
-                raise ValueError(f"{name}: not set for {new['host']}, nothing to remove")
+                raise InputError(f"{name}: not set for {new['host']}, nothing to remove")
             new["slices"] = [
                 tenant_slice for tenant_slice in new["slices"] if tenant_slice["tenant"] != tenant
             ]
@@ -214,7 +215,7 @@ def _number(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{name} {text!r}: expected a number") from None
+        raise InputError(f"{name} {text!r}: expected a number") from None
 
 
 def _rate(name: str, text: str) -> int:
@@ -223,7 +224,7 @@ def _rate(name: str, text: str) -> int:
     bare, unit = (text[:-1], times[text[-1]]) if text[-1:] in times else (text, 1.0)
     rate = _number(name, bare) * unit
     if not 0 <= rate <= 1e15:
-        raise ValueError(f"{name} {text!r}: expected a rate such as 20M or 100G, bit/s")
+        raise InputError(f"{name} {text!r}: expected a rate such as 20M or 100G, bit/s")
     return round(rate)
 
 
@@ -323,7 +324,7 @@ def resumed(records: Mapping[str, ActuatorConfig]) -> list[ActuatorConfig]:
         new["mode"], new["paused_mode"] = ActMode(new["paused_mode"]), ""
         new_records.append(new)
     if not new_records:
-        raise ValueError("nothing is paused: `fabrictime config set mode=ACT` begins to act")
+        raise InputError("nothing is paused: `fabrictime config set mode=ACT` begins to act")
     return new_records
 
 
@@ -353,9 +354,9 @@ def parse_rule(name: str, between: str, p99_us: float, for_s: float) -> LatencyR
     """Return a latency SLO as a record. `between` is FROM>TO, two groups. Raises ValueError."""
     source, arrow, target = between.partition(">")
     if not arrow or not source or not target:
-        raise ValueError(f"{between!r}: expected FROM>TO, as in 'rack:r3>rack:r7'")
+        raise InputError(f"{between!r}: expected FROM>TO, as in 'rack:r3>rack:r7'")
     if not p99_us > 0 or for_s < 0:
-        raise ValueError(f"rule {name}: p99_us {p99_us:g} and {for_s:g} s, expected above 0 and 0 or more")
+        raise InputError(f"rule {name}: p99_us {p99_us:g} and {for_s:g} s, expected above 0 and 0 or more")
     return {"name": name, "from_group": source, "to_group": target, "p99_us": p99_us, "for_s": for_s}
 
 
@@ -369,7 +370,7 @@ def with_rule(
     new = successor(record, host)
     rules = {one["name"]: one for one in new["latency_rules"]}
     if rule is None and name not in rules:
-        raise ValueError(f"rule {name}: not set for {host}, nothing to remove")
+        raise InputError(f"rule {name}: not set for {host}, nothing to remove")
     if rule is None:
         del rules[name]
     else:
@@ -384,7 +385,7 @@ def successor(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
     Raises ValueError for an invalid host.
     """
     if not host or len(host) > 128 or any(c.isspace() for c in host):
-        raise ValueError(f"host {host!r}: expected a host's name or *")
+        raise InputError(f"host {host!r}: expected a host's name or *")
     old = record or PLAIN
     return {
         **copy.deepcopy(old),
@@ -398,8 +399,11 @@ def successor(record: ActuatorConfig | None, host: str) -> ActuatorConfig:
 
 def _checked(new: ActuatorConfig, record: ActuatorConfig | None) -> ActuatorConfig:
     if _settings(new) == _settings(record or PLAIN):
-        raise ValueError(f"{new['host']}: nothing would change")
-    codec.decode(codec.encode(CONFIG.type, new), CONFIG.type)
+        raise InputError(f"{new['host']}: nothing would change")
+    try:
+        codec.decode(codec.encode(CONFIG.type, new), CONFIG.type)
+    except ValueError as error:
+        raise InputError(str(error)) from None
     return new
 
 
@@ -447,7 +451,7 @@ class LiveRecords:
     def publish(self, *records: ActuatorConfig) -> None:
         """Publish records and wait until the log has them. Raises ValueError if the log refuses a record."""
         if self._verifier is not None and self._signer is None:
-            raise ValueError("control.require_signature: a change needs control.signing_key_file as well")
+            raise InputError("control.require_signature: a change needs control.signing_key_file as well")
         publisher = Publisher(self._cluster, self._registry)
         try:
             for record in records:
@@ -456,7 +460,7 @@ class LiveRecords:
                 publisher.publish(CONFIG, host, signed)
             publisher.flush(12)
         except PublishFailed as error:
-            raise ValueError(f"{error}; nothing is set") from None
+            raise InputError(f"{error}; nothing is set") from None
         self.records |= {record["host"]: record for record in records}
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from fabrictime.commands.config import live_config
 from fabrictime.commands.config.live_config import LiveRecords
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.reader import LogUnavailable, TopicMissing, TopicReader, back
 from schemas.limits import Limits
 from schemas.records import ActMode, ActuatorConfig, ActuatorState, HostState
@@ -128,7 +129,7 @@ def _order(
         if failed:
             raise failed[0]
         if unavailable is not None:
-            raise ValueError(f"{unavailable}; the order is given") from None
+            raise InputError(f"{unavailable}; the order is given") from None
         caught_up = not reader.behind
         missing: list[str] = []
         while True:

@@ -14,6 +14,7 @@ from fabrictime.install.outcome import Level, Outcome
 from fabrictime.install.service_checks import history_outcomes, kafka_outcomes
 from fabrictime.runtime.config import Config
 from producers.audit.host.live import LiveHost
+from schemas.input_error import InputError
 
 AREAS: Final = ("files", "agent", "host", "nics", "clock", "kafka", "history")
 STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILED: "red", Level.SKIPPED: "dim"}
@@ -39,7 +40,7 @@ def main(config: Config, areas: Sequence[str], *, everything: bool, as_json: boo
     """Run the checks and return the exit code: 1 if a check failed. Raises ValueError for an unknown area."""
     for area in areas:
         if area not in AREAS:
-            raise ValueError(f"--only {area}: expected one of {', '.join(AREAS)}")
+            raise InputError(f"--only {area}: expected one of {', '.join(AREAS)}")
     results = [outcome for outcome in outcomes(config) if not areas or outcome.area in areas]
     results.sort(key=lambda outcome: AREAS.index(outcome.area))
     code = int(any(outcome.level is Level.FAILED for outcome in results))

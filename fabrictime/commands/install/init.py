@@ -30,6 +30,7 @@ from fabrictime.runtime.config import Config
 from producers.audit.host.base import Unreadable
 from producers.audit.host.live import LiveHost
 from producers.settings import NicSettings
+from schemas.input_error import InputError
 from schemas.kafka.settings import ADDRESS
 
 if TYPE_CHECKING:
@@ -58,15 +59,15 @@ class Request(NamedTuple):
 def main(request: Request, *, write: bool, force: bool, as_json: bool) -> int:
     """Run `init` and return the exit code. Raises ValueError for unusable input, OSError for file errors."""
     if not re.fullmatch(rf"{ADDRESS}(,{ADDRESS})*", request.log):
-        raise ValueError(f"--log {request.log}: expected host:port, or several separated by commas")
+        raise InputError(f"--log {request.log}: expected host:port, or several separated by commas")
     try:
         nics = host_nics(LiveHost(netns=request.netns), request.devices)
         entries = nic_settings(nics, request)
     except Unreadable as error:
-        raise ValueError(f"interfaces of this host: {error}") from None
+        raise InputError(f"interfaces of this host: {error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise ValueError(f"{first['loc'][0]} {first['input']!r}: {first['msg']}") from None
+        raise InputError(f"{first['loc'][0]} {first['input']!r}: {first['msg']}") from None
     key = None if request.join is None else _shared_key(request.join)
     folder, data = request.folder.absolute(), request.data.absolute()
     agent = Agent(folder, data, request.log, tuple(entries), key, request.host)
@@ -104,7 +105,7 @@ def nic_settings(nics: Sequence[HostNic], request: Request) -> list[NicSettings]
     ]
     if not entries:
         others = "; ".join(f"{nic.device}: {nic.reason}" for nic in nics) or "there is no interface"
-        raise ValueError(f"no NIC to probe from: {others}; --device names one")
+        raise InputError(f"no NIC to probe from: {others}; --device names one")
     return entries
 
 

@@ -16,6 +16,7 @@ from fabrictime.commands.options import (
     stop_if_any,
     with_settings,
 )
+from schemas.input_error import InputError
 
 if TYPE_CHECKING:
     from fabrictime.runtime.config import Config
@@ -78,7 +79,7 @@ def explain(
             _compare(cluster, subject, between, seconds, as_json)
         else:
             _explain(cluster, subject, seconds, check, as_json)
-    except (ValueError, OSError) as error:
+    except OSError as error:
         stop(str(error))
 
 
@@ -93,7 +94,7 @@ def _explain_folder(folder: Path, settings: Config, check: bool, as_json: bool) 
 
     try:
         reading, verdict = report.explain_folder(folder)
-    except (ValueError, OSError) as error:
+    except OSError as error:
         stop(str(error), 2)
     network = network_report(settings, reading.observations)
     explanation = report.as_json(folder, reading, verdict, network)
@@ -151,11 +152,11 @@ def _explain_flow(cluster: KafkaSettings, subject: str, since_s: float, as_json:
 
     try:
         if check:
-            raise ValueError(f"job {subject!r}: no such job; --check expects one")
+            raise InputError(f"job {subject!r}: no such job; --check expects one")
         reader.main(cluster, subject, since_s=since_s, as_json=as_json, registry=cluster.registry())
-    except ValueError as error:
+    except InputError as error:
         jobs = ", ".join(newest_of_jobs(cluster, None, cluster.registry())) or "none"
-        raise ValueError(
+        raise InputError(
             f"{error}\njob {subject!r}: no job of that name published anything; jobs seen: {jobs}"
         ) from None
 

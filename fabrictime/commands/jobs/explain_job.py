@@ -18,6 +18,7 @@ from fabrictime.state import job_story
 from fabrictime.state.job_story import SHOWN_FLOWS, SPLITS, Run
 from fabrictime.state.labels import arrow
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.reader import back, since
 from schemas.kafka.settings import KafkaSettings
 from schemas.units import bps_text, counted, delay_text, number_text, percent_text, seconds_text
@@ -73,7 +74,7 @@ def _run(
         now_s = time.time()
         from_ns, to_ns = parse_time(begin, now_s), parse_time(end, now_s)
         if from_ns >= to_ns:
-            raise ValueError(f"--between {text}: expected FROM..TO with FROM before TO")
+            raise InputError(f"--between {text}: expected FROM..TO with FROM before TO")
         run = job_records.run_of(
             cluster,
             job,
@@ -84,7 +85,7 @@ def _run(
     else:
         run = job_records.run_of(cluster, text, back(since_s), registry)
     if run is None:
-        raise ValueError(f"--between {text}: no diagnosis of that run is in the log")
+        raise InputError(f"--between {text}: no diagnosis of that run is in the log")
     return run
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fabrictime.state.job_trace import chakra_nodes, chrome_events
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
 from schemas.topics import COLLECTIVES, CONTENTION, DIAGNOSES, LINK_HEALTH, Topic
@@ -40,7 +41,7 @@ def _collectives(
     """Return the job's records of `fabric.collectives`. Raises ValueError if the job has none."""
     records = _read(cluster, {COLLECTIVES: back(since_s)}, registry, job)[COLLECTIVES.name]
     if not records:
-        raise ValueError(f"job {job!r}: no operations of it are in the last {since_s:g} s of the log")
+        raise InputError(f"job {job!r}: no operations of it are in the last {since_s:g} s of the log")
     by_batch = {
         (record["host"], record["boot"], record["process"], record["batch"]): record for record in records
     }

@@ -10,6 +10,7 @@ from fabrictime.postmortem import network
 from fabrictime.postmortem.network import Event, NetworkReport
 from fabrictime.postmortem.observations import Observations
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, since
 from schemas.records import LinkState
 from schemas.topics import ALERTS, CONTENTION, LINK_HEALTH, TOPICS, Topic
@@ -34,7 +35,7 @@ def network_report(settings: Config, out: Observations) -> NetworkReport:
         return _not_compared("the files name no host: logs of NCCL_DEBUG=INFO or Slurm's accounting do")
     try:
         events = list(_events(cluster, interval))
-    except ValueError as error:
+    except InputError as error:
         return _not_compared(str(error))
     return network.report(events, hosts, interval)
 

@@ -53,6 +53,6 @@ def report(
             with reader.state.lock:
                 text = writer.page(reader.state, view, span_s)
         path.write_text(text, encoding="utf-8")
-    except (ValueError, OSError) as error:
+    except OSError as error:
         stop(str(error))
     typer.echo(f"{path}: {view.overview.health.sentence}")

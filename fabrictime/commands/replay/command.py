@@ -68,32 +68,28 @@ def replay(
     from fabrictime.commands.replay import reader as replay_reader
     from fabrictime.commands.replay import run as replay_run
     from fabrictime.commands.views.topology import source_of
-    from schemas.topology import TopologyError
 
     names = list(replay_run.STAGES)
     if stage != ALL and stage not in names:
         stop(f"{stage}: no such stage, expected {', '.join(names)} or {ALL}")
     gc.set_threshold(GC_OBJECTS)
-    try:
-        now_s = time.time()
-        from_ns, to_ns = replay_reader.parse_time(start, now_s), replay_reader.parse_time(end, now_s)
-        if to_ns <= from_ns:
-            stop(f"--to {end}: expected later than --from {start}")
-        span = replay_reader.Span(from_ns, to_ns)
-        changes = replay_run.changes_of(rule or ())
-        with replay_reader.shown(span) as progress:
-            run = replay_run.Replay(
-                running_log(settings),
-                span,
-                settings.streams,
-                source_of(settings).topology,
-                settings.kafka.registry(),
-                changes,
-                progress,
-            )
-            done = replay_run.replay(names if stage == ALL else [stage], run)
-    except (ValueError, TopologyError) as error:
-        stop(str(error))
+    now_s = time.time()
+    from_ns, to_ns = replay_reader.parse_time(start, now_s), replay_reader.parse_time(end, now_s)
+    if to_ns <= from_ns:
+        stop(f"--to {end}: expected later than --from {start}")
+    span = replay_reader.Span(from_ns, to_ns)
+    changes = replay_run.changes_of(rule or ())
+    with replay_reader.shown(span) as progress:
+        run = replay_run.Replay(
+            running_log(settings),
+            span,
+            settings.streams,
+            source_of(settings).topology,
+            settings.kafka.registry(),
+            changes,
+            progress,
+        )
+        done = replay_run.replay(names if stage == ALL else [stage], run)
     typer.echo(
         as_json(done)
         if as_json_lines

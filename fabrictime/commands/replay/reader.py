@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from schemas.input_error import InputError
 from schemas.kafka.message import Message, Place
 from schemas.kafka.reader import END, SILENT_S, LogUnavailable, Start, TopicReader
 from schemas.kafka.settings import KafkaSettings
@@ -55,13 +56,13 @@ def parse_time(text: str, now_s: float) -> int:
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
-            raise ValueError(
+            raise InputError(
                 f"time {text!r}: expected 2026-03-01T12:00:00, seconds since the epoch, 10m for ten minutes"
                 " ago, or now"
             ) from None
-        return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e9)
+        seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     if not 0 <= seconds < 4e9:
-        raise ValueError(f"time {text!r}: expected 0 to 4e9 seconds since the epoch")
+        raise InputError(f"time {text!r}: expected 0 to 4e9 seconds since the epoch")
     return round(seconds * 1e9)
 
 

@@ -23,6 +23,7 @@ from fabrictime.commands.config.live_config import PLAIN
 from fabrictime.commands.replay.compare import Difference, Gap, Partitions, Value, compared, records_of
 from fabrictime.commands.replay.reader import Span, partition_counts, read_interval
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.message import Message
 from schemas.kafka.partitioning import partition_of
 from schemas.kafka.settings import KafkaSettings
@@ -99,9 +100,9 @@ def changes_of(assignments: Sequence[str]) -> Changes:
                 thresholds[name] = check_value(name, float(value))
             else:
                 names = ", ".join(sorted([*kinds, *THRESHOLDS]))
-                raise ValueError(f"expected NAME=NUMBER with a name of {names}")
+                raise InputError(f"expected NAME=NUMBER with a name of {names}")
         except ValueError as error:
-            raise ValueError(f"--rule {text}: {error}") from None
+            raise InputError(f"--rule {text}: {error}") from None
     return Changes(DiagnosisRules(**rules), thresholds)
 
 

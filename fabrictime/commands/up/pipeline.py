@@ -35,6 +35,7 @@ from fabrictime.commands.up.services import children
 from fabrictime.runtime import data_format, status
 from fabrictime.runtime.config import Config, ConfigError, load
 from fabrictime.runtime.supervisor import ChildFailed, Event, State, Supervisor
+from schemas.input_error import InputError
 from schemas.service_notifier import ServiceNotifier
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _check_log(config: Config) -> None:
     """Raise ValueError if [kafka] names another log than the log that `up` would start."""
     address = config.tables.get("kafka", {}).get("bootstrap")
     if config.up.log_url is None and address not in (None, config.bootstrap):
-        raise ValueError(
+        raise InputError(
             f"{config.source}: kafka.bootstrap = {address}: expected up.log_url = {address!r} as well, "
             "or `up` starts a log of its own"
         )
@@ -110,7 +111,7 @@ def _check_packages(run: Run) -> None:
         needed += ["nicegui"] if up.web else []
         for package in needed:
             if importlib.util.find_spec(package) is None:
-                raise ValueError(
+                raise InputError(
                     f"workers, log, history and page need the package {package}: {INSTALL_SERVER}"
                 )
 

@@ -10,6 +10,7 @@ from typing import Any
 from fabrictime.metrics.settings import DEFAULT_PORT
 from fabrictime.runtime import status
 from fabrictime.runtime.config import Config
+from schemas.input_error import InputError
 
 
 def with_ports(config: Config) -> Config:
@@ -60,7 +61,7 @@ def _free_port(name: str, host: str, port: int) -> int:
             probe.listen(1)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise ValueError(f"{name}.port {port}: in use by {status.port_holder(host, port)}") from None
-            raise ValueError(f"{name}.port {port} on {host}: {error.strerror}") from None
+                raise InputError(f"{name}.port {port}: in use by {status.port_holder(host, port)}") from None
+            raise InputError(f"{name}.port {port} on {host}: {error.strerror}") from None
         free_port: int = probe.getsockname()[1]
         return free_port

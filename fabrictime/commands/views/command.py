@@ -105,13 +105,10 @@ def _print_table(
     if check and watch:
         stop("--check: expected without --watch")
     query = reader.Wanted(tuple(names or ()), everything, as_json=as_json)
-    try:
-        if watch:
-            reader.watch(evidence_of(settings), reader.KINDS[kind], query)
-            return
-        wrong = reader.main(evidence_of(settings), reader.KINDS[kind], query)
-    except ValueError as error:
-        stop(str(error))
+    if watch:
+        reader.watch(evidence_of(settings), reader.KINDS[kind], query)
+        return
+    wrong = reader.main(evidence_of(settings), reader.KINDS[kind], query)
     if check:
         stop_if_any(wrong)
 

@@ -20,6 +20,7 @@ from fabrictime.state.flow_history import SIDE_NS
 from fabrictime.state.labels import arrow
 from schemas import codec
 from schemas.ids import host_of
+from schemas.input_error import InputError
 from schemas.kafka.reader import BEGINNING, Start, TopicReader, back
 from schemas.kafka.settings import KafkaSettings
 from schemas.messages import decode_message
@@ -106,12 +107,12 @@ def find(text: str, flows: Mapping[str, Flow], others: Iterable[str] = ()) -> st
     if len(matches) == 1:
         return matches.pop()
     if not matches:
-        raise ValueError(
+        raise InputError(
             f"flow {text!r}: no such flow among {len(flows):,} that are reported; expected an id or a part of"
             " it, or its source as address:port"
         )
     named = ", ".join(sorted(matches)[:5]) + (f" and {len(matches) - 5:,} more" if len(matches) > 5 else "")
-    raise ValueError(f"flow {text!r}: expected one flow, it names {len(matches):,}: {named}")
+    raise InputError(f"flow {text!r}: expected one flow, it names {len(matches):,}: {named}")
 
 
 def explain(snapshot: Seen, flow_id: str, now_ns: int) -> dict[str, Any]:

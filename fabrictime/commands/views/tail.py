@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NotRequired, TypedDict
 
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.message import Message
 from schemas.kafka.reader import BEGINNING, END, TopicReader
 from schemas.kafka.settings import KafkaSettings
@@ -48,7 +49,7 @@ def main(
     if topic not in TOPICS:
         close = difflib.get_close_matches(topic, TOPICS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(TOPICS)}"
-        raise ValueError(f"topic {topic!r}: not in the table of topics, {hint}")
+        raise InputError(f"topic {topic!r}: not in the table of topics, {hint}")
     printed = 0
     try:
         for message in messages(cluster, topic, from_beginning=from_beginning):

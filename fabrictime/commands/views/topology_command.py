@@ -63,7 +63,7 @@ def topology(
             file=file,
             registry=settings.kafka.registry(),
         )
-    except (ValueError, OSError) as error:
+    except OSError as error:
         stop(str(error))
     if check:
         stop_if_any(picture.wrong())

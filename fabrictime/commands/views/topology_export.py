@@ -14,6 +14,7 @@ from fabrictime.exports.formats import FORMATS
 from fabrictime.exports.networks import networks_of
 from fabrictime.state.traced_fabric import file_of
 from schemas.ids import natural
+from schemas.input_error import InputError
 from schemas.topology import Topology, load_topology
 
 if TYPE_CHECKING:
@@ -27,16 +28,16 @@ def exported(name: str, file: Path | None, settings: Config | None, network: str
     log cannot be read; OSError if the file cannot be read.
     """
     if name not in FORMATS:
-        raise ValueError(f"format {name!r}: expected one of {', '.join(FORMATS)}")
+        raise InputError(f"format {name!r}: expected one of {', '.join(FORMATS)}")
     topology = load_topology(file) if settings is None and file is not None else _traced(settings)
     networks = networks_of(topology)
     if not networks:
-        raise ValueError("the fabric has no host at a switch: two hosts must probe each other first")
+        raise InputError("the fabric has no host at a switch: two hosts must probe each other first")
     if network is not None:
         names = [one.name for one in networks]
         networks = tuple(one for one in networks if one.name == network)
         if not networks:
-            raise ValueError(f"network {network!r}: expected one of {', '.join(names)}")
+            raise InputError(f"network {network!r}: expected one of {', '.join(names)}")
     multihomed = sorted({host for one in networks for host in one.multihomed}, key=natural)
     if multihomed:
         print(f"cabled to several groups, listed in one: {', '.join(multihomed)}", file=sys.stderr)
@@ -56,7 +57,7 @@ def differences(earlier: Path, text: str) -> list[str]:
 
 def _traced(settings: Config | None) -> Topology:
     if settings is None:
-        raise ValueError("topology export: expected a topology file or a log")
+        raise InputError("topology export: expected a topology file or a log")
     with contextlib.closing(Reader(running_log(settings), settings.kafka.registry())) as reader:
         reader.catch_up()
     return Topology(file_of(reader.picture(source_of(settings).topology)))

@@ -26,6 +26,7 @@ from producers.audit.host.network import Dcb, Interface, Neighbour, Route, Rule
 from producers.audit.load.traffic_plan import TrafficRound
 from producers.audit.settings import CheckSettings
 from producers.ports.ethtool import LinkSettings
+from schemas.input_error import InputError
 from schemas.settings_file import read_tables
 
 SOURCES: Final = Path(__file__).with_name("sources.toml")
@@ -50,7 +51,7 @@ INVOKED: Final = "Invoked Command: "
 """Begin of the first line of sysinfo-snapshot's files."""
 
 
-class BadBundle(ValueError):
+class BadBundle(InputError):
     """The path holds no support bundle that is known."""
 
 

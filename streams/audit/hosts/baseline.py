@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
+from schemas.input_error import InputError
 from schemas.records import AuditAction, AuditFact, AuditResult, AuditSeverity, AuditStatus
 from schemas.strict_model import StrictModel
 from schemas.units import number_text
@@ -28,7 +29,7 @@ MIN_TEXT_SHARE: Final = 0.1
 MAX_TEXTS: Final = 64
 
 
-class BaselineError(ValueError):
+class BaselineError(InputError):
     """Raised if a baseline is invalid; the message is one line with the place and the reason."""
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from fabrictime.audit.collectives import SETTINGS, Launch, NoFigure, default_launcher, measure_all
 from fabrictime.testbed.audit.recorded_active import reduced
+from schemas.input_error import InputError
 from streams.audit.traffic.bisection import run_limit
 
 LAUNCHER = """#!/bin/sh
@@ -128,5 +129,5 @@ def test_the_launcher_is_that_of_the_allocation(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert default_launcher() == str(tmp_path / "srun")
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    with pytest.raises(ValueError, match="srun and mpirun: not installed"):
+    with pytest.raises(InputError, match="srun and mpirun: not installed"):
         default_launcher()

@@ -9,6 +9,7 @@ import pytest
 from fabrictime.audit.collect import Collector
 from fabrictime.audit.evaluate import evaluated, for_agents, load_baseline, write_baseline
 from fabrictime.audit.report import ANSWER, AuditReport
+from schemas.input_error import InputError
 from schemas.records import AuditFact, AuditStatus
 from streams.audit.hosts.baseline import Baseline, BaselineError, Expected
 from tests.fabrictime.audit.results import RUN, result
@@ -44,7 +45,7 @@ def test_computed_results_need_the_facts_of_all_checks() -> None:
     assert for_agents(["backend", "node.uptime"]) == ["backend", "node.uptime"]
     assert for_agents(["backend", "fleet.kernel"]) == []
     assert for_agents(["fabric"]) == ["fabric"]
-    with pytest.raises(ValueError, match="--only bakend: expected software, node"):
+    with pytest.raises(InputError, match="--only bakend: expected software, node"):
         for_agents(["bakend"])
 
 

@@ -28,6 +28,7 @@ from producers.audit.settings import AuditSettings
 from producers.inventory.nics import nic_record
 from producers.settings import NicSettings
 from schemas.formats import FORMATS
+from schemas.input_error import InputError
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditRun, AuditStatus, Nic
@@ -63,9 +64,9 @@ def test_names_and_patterns_choose_hosts() -> None:
     assert expected_hosts(["h*"], known) == ["h1", "h2"]
     assert expected_hosts(["g1", "h?"], known) == ["g1", "h1", "h2"]
     assert expected_hosts(["h9"], known) == ["h9"], "a host that the inventory lacks must answer too"
-    with pytest.raises(ValueError, match=r"--hosts x\*: no such host, expected one of g1, h1, h2"):
+    with pytest.raises(InputError, match=r"--hosts x\*: no such host, expected one of g1, h1, h2"):
         expected_hosts(["x*"], known)
-    with pytest.raises(ValueError, match="is an agent running"):
+    with pytest.raises(InputError, match="is an agent running"):
         expected_hosts([], [])
 
 

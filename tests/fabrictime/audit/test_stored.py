@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from fabrictime.audit.html import page
 from fabrictime.audit.stored import as_json, from_json, from_log, load
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.kafka.reader import LogUnavailable
 from schemas.kafka.settings import KafkaSettings
 from schemas.messages import key_of
@@ -42,7 +43,7 @@ def test_a_report_survives_its_json() -> None:
 def test_a_file_of_something_else_is_refused(change: dict[str, object], message: str, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_text(json.dumps(json.loads("".join(as_json(report([result("node.oom", "h1")])))) | change))
-    with pytest.raises(ValueError, match=f"{path}: {message}"):
+    with pytest.raises(InputError, match=f"{path}: {message}"):
         load(str(path), _no_log)
 
 
@@ -57,7 +58,7 @@ def _no_log() -> KafkaSettings:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a\.json: No such file or directory"):
+    with pytest.raises(InputError, match=r"a\.json: No such file or directory"):
         load(str(tmp_path / "a.json"), _no_log)
 
 
@@ -79,7 +80,7 @@ def test_a_run_is_read_from_the_log(log: str) -> None:
     assert found.results["h2"]["node.oom"]["text"] == "2"
     assert "did not answer within 30 s" in "".join(page(found))
     assert from_log(log, "r2").hosts == ("h1",)
-    with pytest.raises(ValueError, match=r"run r3: no result in fabric\.audit"):
+    with pytest.raises(InputError, match=r"run r3: no result in fabric\.audit"):
         from_log(log, "r3")
 
 

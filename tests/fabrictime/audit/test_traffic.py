@@ -37,6 +37,7 @@ from producers.settings import NicSettings
 from producers.sim.shape import Shape
 from producers.sim.topology import Fleet
 from schemas.ids import host_of
+from schemas.input_error import InputError
 from schemas.kafka.publisher import Publisher
 from schemas.kafka.settings import KafkaSettings
 from schemas.records import AuditStatus, Nic
@@ -84,7 +85,7 @@ def test_plans_name_every_host_once_in_a_round(pattern: str, count: int, passes:
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(request_: TrafficRequest, hosts: list[str], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(InputError, match=text):
         planned(request_, hosts, {})
 
 

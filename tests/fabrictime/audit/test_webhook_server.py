@@ -20,6 +20,7 @@ from actuators.nodes.fitness import Fitness
 from fabrictime.audit.webhook import PREFLIGHT
 from fabrictime.audit.webhook_server import MAX_BODY, NodeVerdicts
 from fabrictime.bench._pipeline import embedded_log
+from schemas.input_error import InputError
 from schemas.kafka.message import Message
 from schemas.kafka.publisher import Publisher
 from schemas.records import Repair, RepairState
@@ -157,11 +158,11 @@ def test_a_renewed_certificate_is_served(tmp_path: Path) -> None:
             server.read_certificate()
             assert ssl.get_server_certificate(server.server_address[:2]) != first
             files[0].write_text("no certificate")
-            with pytest.raises(ValueError, match="certificate "):
+            with pytest.raises(InputError, match="certificate "):
                 server.read_certificate()
             assert ssl.get_server_certificate(server.server_address[:2]) != first
         finally:
             server.shutdown()
     write_certificate(tmp_path, "third")
-    with pytest.raises(ValueError, match="--listen "):
+    with pytest.raises(InputError, match="--listen "):
         Server(("203.0.113.1", 1), NodeVerdicts(60.0, {}), *files)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from fabrictime.postmortem.report import explain_folder
+from schemas.input_error import InputError
 from tests.fabrictime.postmortem.job_files import call, dump, explained, write_dump, write_dumps
 
 
 def test_a_folder_without_a_known_form_is_refused_in_one_line(tmp_path):
     (tmp_path / "notes.md").write_text("nothing here")
-    with pytest.raises(ValueError, match="expected one of flight-recorder-json") as caught:
+    with pytest.raises(InputError, match="expected one of flight-recorder-json") as caught:
         explain_folder(tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from fabrictime.commands.alert.notes import changed_note, ended_note, new_note, time_ns
+from schemas.input_error import InputError
 
 S = 1_000_000_000
 
@@ -26,8 +27,10 @@ def test_comments_are_bounded_and_one_line():
     for number in range(40):
         note = changed_note(note, number, comment=f"comment {number}")
     assert [len(note["comments"]), note["comments"][-1]["text"]] == [32, "comment 39"]
-    with pytest.raises(ValueError, match="AlertNote"):
+    with pytest.raises(InputError, match="AlertNote"):
         changed_note(note, 50, comment="two\nlines")
+    with pytest.raises(InputError, match="does not fit its schema"):
+        changed_note(note, 50, silence=(50, 2**63))
 
 
 @pytest.mark.parametrize(
@@ -39,5 +42,5 @@ def test_times(text, expected):
 
 
 def test_a_time_of_another_form_is_refused():
-    with pytest.raises(ValueError, match="expected a time such as"):
+    with pytest.raises(InputError, match="expected a time such as"):
         time_ns("tomorrow", 0)

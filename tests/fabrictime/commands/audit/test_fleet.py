@@ -11,6 +11,7 @@ import pytest
 from fabrictime.audit.collect import Collector, Progress
 from fabrictime.audit.report import AuditReport
 from fabrictime.commands.audit.fleet import Output, progress_line, show
+from schemas.input_error import InputError
 from schemas.records import AuditStatus
 from tests.fabrictime.audit.results import RUN, result
 
@@ -36,7 +37,7 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="No such file or directory, expected a file to write"):
+    with pytest.raises(InputError, match="No such file or directory, expected a file to write"):
         show(report(), Output(html=tmp_path / "none" / "a.html"))
 
 

@@ -9,6 +9,7 @@ import pytest
 from actuators.nodes.service import alone
 from fabrictime.commands.audit.nodes import act, admit, host_names
 from fabrictime.commands.views import actions
+from schemas.input_error import InputError
 from schemas.records import ActMode, FlowAction
 from schemas.topics import AUDIT
 from tests.actuators.audit_results import result, run_of
@@ -190,7 +191,7 @@ def test_a_scheduler_that_refuses_is_exit_code_1_and_one_that_is_absent_2(desk, 
 def test_one_process_acts_at_a_time(desk, slurm):
     with (
         alone(desk.settings.node_lock_path),
-        pytest.raises(ValueError, match="another process acts on nodes"),
+        pytest.raises(InputError, match="another process acts on nodes"),
     ):
         act(desk.settings)
 
@@ -212,7 +213,7 @@ def test_kubernetes_is_drained_and_resumed(desk, capsys):
 
 
 def test_an_unknown_scheduler_is_refused(desk):
-    with pytest.raises(ValueError, match="scheduler 'none': expected slurm, kubernetes or slinky"):
+    with pytest.raises(InputError, match="scheduler 'none': expected slurm, kubernetes or slinky"):
         act(desk.with_nodes())
 
 
@@ -255,5 +256,5 @@ def test_an_incomplete_run_is_not_known_to_be_fit(desk):
 
 def test_host_lists():
     assert host_names("h1, h2\nh1 h3,") == ["h1", "h2", "h3"]
-    with pytest.raises(ValueError, match="expected names such as h1,h2"):
+    with pytest.raises(InputError, match="expected names such as h1,h2"):
         host_names(" ,")

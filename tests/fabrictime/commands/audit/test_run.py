@@ -15,6 +15,7 @@ from fabrictime.testbed.audit.recorded import HEALTHY, RecordedHost
 from fabrictime.testbed.audit.recorded_network import READS
 from producers.audit.base import Result, run_check
 from producers.audit.checks import CHECKS
+from schemas.input_error import InputError
 
 
 def results(host: RecordedHost = HEALTHY) -> list[Result]:
@@ -40,7 +41,7 @@ def test_a_category_and_an_id_choose_checks() -> None:
     assert "pcie.link" not in ids
     assert "frontend.lookups" not in [check.check_id for check in audit.chosen(["frontend"])]
     assert [check.check_id for check in audit.chosen(["frontend.lookups"])] == ["frontend.lookups"]
-    with pytest.raises(ValueError, match="--only raid: expected software, node"):
+    with pytest.raises(InputError, match="--only raid: expected software, node"):
         audit.chosen(["raid"])
 
 
@@ -101,7 +102,7 @@ def test_the_host_of_a_bundle_is_checked(tmp_path: Path, capsys: pytest.CaptureF
     assert report["host"] == "gpu7"
     failed = [check["check"] for check in report["checks"] if check["status"] == "FAILED"]
     assert failed == ["kernel-log.xid"]
-    with pytest.raises(ValueError, match="expected a folder"):
+    with pytest.raises(InputError, match="expected a folder"):
         audit.main((), as_json_line=True, everything=False, bundle=tmp_path / "absent")
 
 

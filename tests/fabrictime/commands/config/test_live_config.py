@@ -6,6 +6,7 @@ from fabrictime.commands.config import live_config
 from fabrictime.commands.config.live_config import changed, parse_rule, with_rule
 from fabrictime.runtime import user
 from schemas import codec
+from schemas.input_error import InputError
 from schemas.limits import MAX_VERSION, Limits
 from schemas.topics import CONFIG
 
@@ -18,13 +19,13 @@ def config(host="*", mode="ACT", **fields):
 
 def test_a_change_without_effect_or_meaning_is_refused():
     record = changed(None, "*", ["flaps_max=3"])
-    with pytest.raises(ValueError, match="nothing would change"):
+    with pytest.raises(InputError, match="nothing would change"):
         changed(record, "*", ["flaps_max=3"])
-    with pytest.raises(ValueError, match="nothing to remove"):
+    with pytest.raises(InputError, match="nothing to remove"):
         changed(record, "*", [], ["up_delay_ms"])
-    with pytest.raises(ValueError, match="expected FROM>TO"):
+    with pytest.raises(InputError, match="expected FROM>TO"):
         parse_rule("r", "rack:r1", 5, 1)
-    with pytest.raises(ValueError, match="nothing to remove"):
+    with pytest.raises(InputError, match="nothing to remove"):
         with_rule(record, "*", "r", None)
     kept = with_rule(record, "*", "r", parse_rule("r", "*>rail:1", 5, 1))
     assert kept["thresholds"] == record["thresholds"]
@@ -52,7 +53,7 @@ def test_an_emergency_stop_reaches_hosts_with_their_own_mode_and_saves_it():
     again = {each["host"]: each["mode"] for each in live_config.paused(records, revert=False, now_ns=6)}
     assert again == {"*": "OBSERVE"}
     assert {each["host"]: each["mode"] for each in live_config.resumed(records)} == {"*": "ACT", "h1": "ACT"}
-    with pytest.raises(ValueError, match="nothing is paused"):
+    with pytest.raises(InputError, match="nothing is paused"):
         live_config.resumed({"*": {**live_config.PLAIN, **config()}})
 
 
@@ -118,10 +119,12 @@ def test_limits_on_the_command_line():
         "slice.=1",
         "slices=1",
         "max_moved_share=nan",
+        "protected_jobs=two\nlines",
+        "slice.\udcff=1M",
     ):
-        with pytest.raises(ValueError):
+        with pytest.raises(InputError):
             live_config.changed(None, "*", [wrong])
-    with pytest.raises(ValueError, match="alone"):
+    with pytest.raises(InputError, match="alone"):
         live_config.changed(None, "h1", ["max_moved_share=0.5"])
 
 

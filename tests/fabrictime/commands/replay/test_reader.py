@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fabrictime.commands.replay.reader import parse_time
+from schemas.input_error import InputError
 
 S = 1_000_000_000
 
@@ -18,5 +19,5 @@ def test_a_time_is_parsed_as_people_write_it() -> None:
 
 
 def test_a_wrong_time_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"time 'soon': expected 2026-"):
+    with pytest.raises(InputError, match=r"time 'soon': expected 2026-"):
         parse_time("soon", 0.0)

@@ -7,6 +7,7 @@ import pytest
 from fabrictime.commands.replay.command import STAGES_HELP
 from fabrictime.commands.replay.run import BY_STEPS, STAGES, changes_of
 from schemas.identities import IDENTITY
+from schemas.input_error import InputError
 
 
 def test_rules_and_thresholds_are_given_by_name() -> None:
@@ -20,7 +21,7 @@ def test_rules_and_thresholds_are_given_by_name() -> None:
     ["slowness=2", "slow_ratio", "slow_ratio=fast", "min_arrivals=1.5", "alert_clear_s=x", "flaps_max=-1"],
 )
 def test_a_wrong_rule_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=f"--rule {text}: "):
+    with pytest.raises(InputError, match=f"--rule {text}: "):
         changes_of([text])
 
 

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from fabrictime.commands.up import ports
 from fabrictime.commands.up.ports import log_host
 from fabrictime.runtime.config import load
+from schemas.input_error import InputError
 from schemas.kafka.settings import KafkaSettings
 from tests.embedded_log import EmbeddedLog
 from tests.waiting import wait_until
@@ -58,7 +59,7 @@ def test_metrics_take_the_default_port_and_a_free_one_if_it_is_taken(tmp_path, m
         default = listener.getsockname()[1]
         monkeypatch.setattr(ports, "DEFAULT_PORT", default)
         assert port_of() not in (0, None, default)
-        with pytest.raises(ValueError, match=rf"metrics\.port {default}: in use by"):
+        with pytest.raises(InputError, match=rf"metrics\.port {default}: in use by"):
             port_of(port=default)
     assert port_of() == default
     assert port_of(enabled=False) is None

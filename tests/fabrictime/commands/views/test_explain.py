@@ -7,6 +7,7 @@ import time
 import pytest
 
 from fabrictime.commands.views.explain import find
+from schemas.input_error import InputError
 from schemas.topics import (
     ACTIONS,
     CONTENTION,
@@ -232,7 +233,7 @@ def test_explain_names_unknown_facts(log):
     assert unknown.exit_code == 2
     assert "no such flow among" in unknown.stderr
     flows = {f"h1/b/sock:{n}": {"source_port": 1, "source_address": "x", "nic": "n"} for n in range(9)}
-    with pytest.raises(ValueError, match=r"it names 9: h1/b/sock:0, .* and 4 more"):
+    with pytest.raises(InputError, match=r"it names 9: h1/b/sock:0, .* and 4 more"):
         find("h1", flows)
     assert find("sock:8", flows) == "h1/b/sock:8"
     assert find("h1/b/sock:77", flows, ["h1/b/sock:77"]) == "h1/b/sock:77"
