@@ -1,18 +1,17 @@
 """Reads the TCP sockets of a network namespace through the kernel's socket diagnosis.
 
 It returns open sockets and sockets that ended since the last call, with their counters (struct tcp_info of
-linux/tcp.h; bytes_sent since Linux 4.19). Netlink is used without a library: pyroute2's decoder takes a
-millisecond for twelve sockets, and hosts have thousands.
+linux/tcp.h; bytes_sent since Linux 4.19).
 """
 
 from __future__ import annotations
 
-import os
+import errno
 import socket
 import struct
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from producers.netlink import RECEIVE_BYTES, attributes, dump, messages, open_netlink
 from producers.netns import in_netns
 
 _NETLINK_SOCK_DIAG: Final = 4
@@ -20,20 +19,16 @@ _SOCK_DIAG_BY_FAMILY: Final = 20
 _TCPDIAG_GETSOCK: Final = 18
 """Type of the request that lists TCP sockets of all families in one pass over the kernel's hash table, which
 takes a millisecond however few they are. SOCK_DIAG_BY_FAMILY needs a pass for each family."""
-_NLM_F_REQUEST: Final = 1
-_NLM_F_DUMP: Final = 0x300
-_NLMSG_ERROR: Final = 2
-_NLMSG_DONE: Final = 3
 _INET_DIAG_INFO: Final = 2
 _GROUP_TCP4_DESTROY: Final = 1 << 0
 _GROUP_TCP6_DESTROY: Final = 1 << 2
 _STATES: Final = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11
 """Bits of the socket states to list: ESTABLISHED, and the states that may still have data to send."""
-_RECEIVE_BYTES: Final = 1 << 18
+_REQUEST: Final = struct.pack("=3xB48xI4x", 1 << (_INET_DIAG_INFO - 1), _STATES)
+"""The struct inet_diag_req with the attribute and the states to list."""
+_BUFFER_BYTES: Final = 1 << 20
 _TIMEOUT_S: Final = 2.0
-_HEADER: Final = struct.Struct("=IHHII")
 _MESSAGE: Final = struct.Struct("=BBBB2s2s16s16sIQIIIII")
-_ATTRIBUTE: Final = struct.Struct("=HH")
 _INFO: Final = struct.Struct("=5xB2x60xI28xIQQQ8xI28xQQQ8xQ")
 """The fields read from struct tcp_info: tcpi_options, rtt (at 68), total_retrans (100), pacing_rate,
 max_pacing_rate, bytes_acked, segs_out (136), busy_time (168), rwnd_limited, sndbuf_limited, bytes_sent (200).
@@ -72,12 +67,12 @@ class SockDiag:
 
     def __init__(self, netns: str | None) -> None:
         def opened() -> tuple[socket.socket, socket.socket]:
-            return _netlink(0), _netlink(_GROUP_TCP4_DESTROY | _GROUP_TCP6_DESTROY)
+            ended = open_netlink(_NETLINK_SOCK_DIAG, _GROUP_TCP4_DESTROY | _GROUP_TCP6_DESTROY, timeout_s=0)
+            return open_netlink(_NETLINK_SOCK_DIAG, timeout_s=_TIMEOUT_S), ended
 
         self._ask, self._ended = in_netns(netns, opened)
-        self._ask.settimeout(_TIMEOUT_S)
-        self._ended.setblocking(False)
-        self._sequence = 0
+        for sock in (self._ask, self._ended):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when a connection has ended."""
@@ -85,21 +80,22 @@ class SockDiag:
 
     def open_sockets(self) -> list[TcpSocket]:
         """Return one socket per open TCP connection. Raises OSError if the kernel does not answer."""
-        return list(self._dump())
+        parsed = map(parse_socket, dump(self._ask, _TCPDIAG_GETSOCK, _REQUEST))
+        return [entry for entry in parsed if entry is not None]
 
     def ended(self) -> list[TcpSocket]:
         """Return the sockets of connections that ended since the last call, with their last counters."""
         sockets: list[TcpSocket] = []
         while True:
             try:
-                data = self._ended.recv(_RECEIVE_BYTES)
+                data = self._ended.recv(RECEIVE_BYTES)
             except BlockingIOError:
                 return sockets
             except OSError as error:
-                if error.errno != 105:  # ENOBUFS: the kernel dropped some, and their flows show as gone
+                if error.errno != errno.ENOBUFS:  # the kernel dropped some, and their flows show as gone
                     raise
                 continue
-            for kind, _, body in _messages(data):
+            for kind, _, body in messages(data):
                 if kind == _SOCK_DIAG_BY_FAMILY and (parsed := parse_socket(body)) is not None:
                     sockets.append(parsed)
 
@@ -108,41 +104,18 @@ class SockDiag:
         self._ask.close()
         self._ended.close()
 
-    def _dump(self) -> Iterator[TcpSocket]:
-        self._sequence += 1
-        request = struct.pack("=3xB48xI4x", 1 << (_INET_DIAG_INFO - 1), _STATES)
-        header = _HEADER.pack(
-            _HEADER.size + len(request), _TCPDIAG_GETSOCK, _NLM_F_REQUEST | _NLM_F_DUMP, self._sequence, 0
-        )
-        self._ask.send(header + request)
-        while True:
-            for kind, sequence, body in _messages(self._ask.recv(_RECEIVE_BYTES)):
-                if sequence != self._sequence:
-                    continue  # of a dump that timed out
-                if kind == _NLMSG_DONE:
-                    return
-                if kind == _NLMSG_ERROR:
-                    code = -struct.unpack_from("=i", body)[0]
-                    raise OSError(code, f"socket diagnosis: {os.strerror(code)}")
-                parsed = parse_socket(body)
-                if parsed is not None:
-                    yield parsed
 
-
-def parse_socket(body: memoryview | bytes) -> TcpSocket | None:
+def parse_socket(body: bytes) -> TcpSocket | None:
     """Decode an inet_diag_msg; return None if it lacks tcp_info or is of another address family."""
     if len(body) < _MESSAGE.size:
         return None
     family, _, _, _, sport, dport, source, peer, _, cookie, *_ = _MESSAGE.unpack_from(body)
-    at = _MESSAGE.size
-    while at + _ATTRIBUTE.size <= len(body):
-        size, kind = _ATTRIBUTE.unpack_from(body, at)
-        if size < _ATTRIBUTE.size:
-            return None
-        if kind == _INET_DIAG_INFO:
-            info = bytes(body[at + _ATTRIBUTE.size : at + size])
-            return _socket_of(family, cookie, (source, sport), (peer, dport), info)
-        at += (size + 3) & ~3
+    try:
+        for kind, info in attributes(body, _MESSAGE.size):
+            if kind == _INET_DIAG_INFO:
+                return _socket_of(family, cookie, (source, sport), (peer, dport), info)
+    except ValueError:  # truncated
+        pass
     return None
 
 
@@ -181,22 +154,3 @@ def _address(family: int, raw: bytes) -> str:
     if raw.startswith(_MAPPED):
         return socket.inet_ntop(socket.AF_INET, raw[12:])
     return socket.inet_ntop(socket.AF_INET6, raw)
-
-
-def _messages(data: bytes) -> Iterator[tuple[int, int, memoryview]]:
-    """Yield (type, sequence number, body) of each netlink message in a datagram."""
-    view, at = memoryview(data), 0
-    while at + _HEADER.size <= len(view):
-        size, kind, _, sequence, _ = _HEADER.unpack_from(view, at)
-        if size < _HEADER.size:
-            return
-        yield kind, sequence, view[at + _HEADER.size : at + size]
-        at += (size + 3) & ~3
-
-
-def _netlink(groups: int) -> socket.socket:
-    family: Any = socket.AF_NETLINK
-    opened = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-    opened.bind((0, groups))
-    return opened
