@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from schemas.ids import end_id, link_ends, nic_parts
 from schemas.records import DiagnosisEvidence, Verdict
 from schemas.topics import COLLECTIVES
 from schemas.units import delay_text, ms_text
@@ -53,6 +54,13 @@ def _network_at(case: Case, places: list[int]) -> float:
     return float(share[places].max() - np.median(others)) if len(others) and places else 0.0
 
 
+def _has_fault(case: Case, ranks: list[Rank]) -> bool:
+    """Return whether the cable of a NIC of these ranks has a fault, which makes the ranks late, too."""
+    ends = {end_id(*nic_parts(rank.nic)) for rank in ranks if rank.nic}
+    links = [link for link in (*case.traffic.links, *case.traffic.possible) if ends & {*link_ends(link)}]
+    return bool(case.network.episodes(links, case.begin_ns, case.end_ns))
+
+
 def note_pauses(case: Case) -> None:
     """Record the interval's long pauses of single ranks in the job's view."""
     case.job.late_ranks.note(_pauses(case), case.begin_ns, case.end_ns)
@@ -90,7 +98,7 @@ def _late_now(case: Case) -> Candidate | None:
     is_known = float(late.own[places].sum()) >= HALF * lost
     if not is_known and (case.coarse_ratio or rules.slow_ratio) < rules.slow_ratio:
         return None
-    is_network = not is_known and _network_at(case, places) >= HALF * lost
+    is_network = not is_known and (_network_at(case, places) >= HALF * lost or _has_fault(case, ranks))
     text = f"{ranks_text(ranks)} {lateness_text(case, places)}"
     if is_known:
         text += f"; {'its' if len(ranks) == 1 else 'their'} own time outside of operations is longer"

@@ -15,7 +15,6 @@ from schemas.ids import host_of
 from schemas.records import DiagnosisEvidence, Flow, Verdict
 from schemas.topics import FLOWS
 from schemas.units import bps_text, delay_text
-from streams.diagnosis.answers import WITHOUT_CAUSE
 from streams.diagnosis.base import Candidate, Case, observation
 from streams.diagnosis.explained import explains_loss, fills_nics, min_excess_ns
 from streams.diagnosis.network.outliers import network_is_normal
@@ -52,7 +51,7 @@ def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
     """
     slowest, loss = _slowest_nic(case), case.network_excess or 0.0
     if slowest is None or not loss >= case.rules.min_loss_share:
-        yield from _nic_behind(case)
+        yield from _slower_nic(case, loss)
         return
     nic, value, typical = slowest.nic, slowest.rtt_ns, slowest.others_ns
     growth = case.job.nic_baselines.growth(("rtt", nic))
@@ -74,27 +73,27 @@ def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
     yield _slow_sender(case, nic, loss, text, evidence)
 
 
-def _nic_behind(case: Case) -> Iterator[Candidate]:
-    """Yield the one NIC that sends more slowly than before, in addition to the cause already named.
+def _slower_nic(case: Case, loss: float) -> Iterator[Candidate]:
+    """Yield the NIC that became slow, alone or beside the named cause, after whose repair it costs time."""
+    last, (nic, bit, typical, rtt) = case.job.last, _max_growth(case)
+    is_alone = (last.subject if last else "") in ("", nic)
+    is_slower = bit >= SLOWER_TIMES * typical and rtt >= LONGER_TIMES
+    if is_slower and (loss >= case.rules.min_loss_share or not is_alone):
+        beside = "" if is_alone else "; it costs no time while the job waits for another cause"
+        times = f"{bit:.1f} times as long to send a bit as before, with round trips of {rtt:.1f} times"
+        text = f"{nic} takes {times}{beside}"
+        evidence = [observation(FLOWS.name, nic, "times_before", bit, 1.0, text)]
+        yield _slow_sender(case, nic, loss if is_alone else 0.0, text, evidence)
 
-    It costs no time while ranks wait for another NIC, but will do so once that NIC is repaired.
-    """
-    last, baselines = case.job.last, case.job.nic_baselines
-    if last is None or last.verdict in WITHOUT_CAUSE:
-        return
-    nics = sorted(case.traffic.nics)
+
+def _max_growth(case: Case) -> tuple[str, float, float, float]:
+    """Return the NIC whose time for a bit grew most: its growth, the others' median, and its round trips'."""
+    baselines, nics = case.job.nic_baselines, sorted(case.traffic.nics)
     bits, rtts = ({nic: baselines.growth((name, nic)) or 0.0 for nic in nics} for name in ("bit", "rtt"))
     nic = max(nics, key=lambda name: bits[name], default="")
-
     others = [growth for name, growth in bits.items() if name != nic]
-    is_slower = len(others) >= MIN_OTHERS and bits[nic] >= SLOWER_TIMES * max(1.0, median(others))
-    if is_slower and rtts[nic] >= LONGER_TIMES:
-        text = (
-            f"{nic} takes {bits[nic]:.1f} times as long to send a bit as before, with round trips of "
-            f"{rtts[nic]:.1f} times; it costs no time while the job waits for another cause"
-        )
-        evidence = [observation(FLOWS.name, nic, "times_before", bits[nic], 1.0, text)]
-        yield _slow_sender(case, nic, 0.0, text, evidence)
+    typical = max(1.0, median(others)) if len(others) >= MIN_OTHERS else float("inf")
+    return nic, bits.get(nic, 0.0), typical, rtts.get(nic, 0.0)
 
 
 def _slow_sender(

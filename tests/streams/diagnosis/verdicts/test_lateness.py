@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from schemas.records import Diagnosis, LinkState, Verdict
+from schemas.records import CollectiveBatch, Diagnosis, KeptReason, LinkState, Verdict
 from streams.diagnosis.case import Case
 from streams.diagnosis.rules import DiagnosisRules
 from streams.diagnosis.verdicts.lateness import _host_of_share
@@ -158,3 +158,25 @@ def test_a_host_is_named_however_many_of_its_ranks_are_slow(per_host: int, of_ra
     shares = np.array([0.3 if rank.host == "h0" else 0.01 for rank in ranks])
     places, _, _ = _host_of_share(case, shares, 0.5, of_ranks)
     assert places == list(range(per_host))
+
+
+class SampledJob(Job):
+    """A job of which a sample of the operations is recorded, so the time outside of operations is unknown."""
+
+    def batch(
+        self, rank: int, operations: list[dict[str, Any]], *times: int, **fields: Any
+    ) -> CollectiveBatch:
+        sample = [{**operation, "kept": KeptReason.SAMPLED} for operation in operations]
+        return super().batch(rank, sample, *times, **fields)
+
+
+@pytest.mark.parametrize(("host", "verdict"), [(2, Verdict.STRAGGLER), (3, Verdict.GREY_LINK)])
+def test_a_rank_behind_a_lossy_cable_that_is_late_for_an_unknown_reason_is_no_straggler(
+    host: int, verdict: Verdict
+) -> None:
+    world = World(SampledJob())
+    world.learn(8)
+    world.job.compute = lambda rank, at: 14.0 * MS if rank == 3 else 8.0 * MS
+    world.job.network = lambda rank, at: 6.0 * MS
+    world.health(route(host, 5, 1)[0], LinkState.GREY, world.job.at_ns, loss_rate=0.05)
+    assert [world.step() for _ in range(6)][-1]["verdict"] == verdict

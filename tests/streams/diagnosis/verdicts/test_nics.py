@@ -89,3 +89,17 @@ def test_a_nic_that_has_become_slow_behind_a_straggler_is_a_possible_cause() -> 
 )
 def test_a_nic_is_no_possible_cause_alone_nor_by_one_sign(slow: dict[str, float], compute_ms: float) -> None:
     assert not behind(slow, compute_ms)["alternatives"]
+
+
+@pytest.mark.parametrize(("slow", "verdict"), [(SLOW, Verdict.SLOW_SENDER), ({"rtt_ns": 200_000}, None)])
+def test_a_nic_is_named_by_its_growth_although_other_flows_always_had_round_trips_as_long(
+    slow: dict[str, float], verdict: Verdict | None
+) -> None:
+    world = World(Job(queue_pairs=False))
+    usual = {"rtt_ns": 100_000, "busy_share": 0.2, "bytes": 10**9, "rate_bps": 2e10}
+    world.flow_fields = {rank: {**usual, "rtt_ns": 300_000 if rank > 3 else 100_000} for rank in range(8)}
+    world.learn(8)
+    world.job.network = lambda rank, at: 12.0 * MS
+    world.flow_fields = {**world.flow_fields, 1: {**usual, **slow}}
+    diagnosis = [world.step() for _ in range(8)][-1]
+    assert (diagnosis["verdict"] if diagnosis["subject"] == nic(1) else None) == verdict
