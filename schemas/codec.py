@@ -414,7 +414,7 @@ class _Writer:
     """A writer's schema: parsed for fastavro, parsed with enums as numbers, and its compiled checks."""
 
     def __init__(self, schema: Mapping[str, Any], form: Mapping[str, Any] | None = None) -> None:
-        """`form`: the schema by which records are decoded, if that is not `schema`, which has the limits."""
+        """Parse `schema`, which has the limits. `form`: the schema that decodes records; None: `schema`."""
         check_bounded(schema)
         self.name: str = schema["name"]
         self._form = dict(form or schema)

@@ -158,7 +158,7 @@ class FlowReporter:
         for netns, space in self._spaces.items():
             try:
                 connected, ended = space.diag.open_sockets(), space.diag.ended()
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError) as error:  # a ValueError: a truncated message
                 self.failed_reads += 1
                 unknown.update(id(table) for table in space.tables)
                 if self.failed_reads == 1:

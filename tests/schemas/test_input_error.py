@@ -30,10 +30,20 @@ MISSING = Path("/missing")
 @pytest.mark.parametrize(
     "kind",
     [
-        BadExport, BadFile, BaselineError, ConfigError, GroupsError, InUse, NotReady, PublishFailed,
-        SecretFileError, TopicMissing, TopicsError, TopologyError,
+        BadExport,
+        BadFile,
+        BaselineError,
+        ConfigError,
+        GroupsError,
+        InUse,
+        NotReady,
+        PublishFailed,
+        SecretFileError,
+        TopicMissing,
+        TopicsError,
+        TopologyError,
     ],
-)  # fmt: skip
+)
 def test_an_error_for_display_is_an_input_error(kind: type[Exception]) -> None:
     assert issubclass(kind, InputError)
     assert issubclass(InputError, ValueError), "a caller that reads foreign text needs one type"

@@ -142,7 +142,7 @@ def test_a_record_of_a_later_schema_verifies(keys: Keys) -> None:
 
 
 def test_another_schema_with_the_same_fingerprint_is_refused(keys: Keys) -> None:
-    """The fingerprint is a CRC: whoever may write `fabric.schemas` can make a text with any."""
+    """The fingerprint is a CRC, so a schema with any fingerprint can be made."""
     fingerprint, _ = later_schema("Decision")
     forged = colliding_schema("Decision", "from_path", "to_path")
     assert codec.fingerprint_of_schema(forged) == fingerprint

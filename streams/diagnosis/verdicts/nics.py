@@ -74,7 +74,7 @@ def slow_nic_by_rtt(case: Case) -> Iterator[Candidate]:
 
 
 def _slower_nic(case: Case, loss: float) -> Iterator[Candidate]:
-    """Yield the NIC that became slow, alone or beside the named cause, after whose repair it costs time."""
+    """Yield the NIC that has become slow. Beside another cause it costs no time until that is repaired."""
     last, (nic, bit, typical, rtt) = case.job.last, _max_growth(case)
     is_alone = (last.subject if last else "") in ("", nic)
     is_slower = bit >= SLOWER_TIMES * typical and rtt >= LONGER_TIMES
@@ -87,7 +87,7 @@ def _slower_nic(case: Case, loss: float) -> Iterator[Candidate]:
 
 
 def _max_growth(case: Case) -> tuple[str, float, float, float]:
-    """Return the NIC whose time for a bit grew most: its growth, the others' median, and its round trips'."""
+    """Return the NIC whose time for a bit grew most, that growth, the others' median, its round trips'."""
     baselines, nics = case.job.nic_baselines, sorted(case.traffic.nics)
     bits, rtts = ({nic: baselines.growth((name, nic)) or 0.0 for nic in nics} for name in ("bit", "rtt"))
     nic = max(nics, key=lambda name: bits[name], default="")

@@ -14,6 +14,9 @@ from streams.diagnosis.verdicts.nics import MIN_OTHERS, SLOW_SHARE, _slowest_nic
 from tests.records import make_part
 from tests.streams.diagnosis.scenario import MS, Job, S, World, nic
 
+REPORT = {"rtt_ns": 100_000, "busy_share": 0.2, "bytes": 10**9, "rate_bps": 2e10}
+"""A flow's report before the fault."""
+
 
 def expected(case: Case) -> tuple[str, float, float] | None:
     """Compare each NIC's flows with all others, one NIC after the other."""
@@ -53,7 +56,7 @@ def test_the_nic_with_the_longest_round_trips_is_that_of_a_comparison_one_by_one
 
 def test_many_nics_push_out_no_baseline_of_the_job() -> None:
     counts = []
-    for reports in ({}, {"rtt_ns": 100_000, "busy_share": 0.2, "bytes": 10**9, "rate_bps": 2e10}):
+    for reports in ({}, REPORT):
         world = World(Job(queue_pairs=False))
         world.flow_fields = dict.fromkeys(range(8), reports)
         world.learn(8)
@@ -64,11 +67,10 @@ def test_many_nics_push_out_no_baseline_of_the_job() -> None:
 def behind(slow: dict[str, float], compute_ms: float) -> Diagnosis:
     """Return the diagnosis of a job of which rank 3 computes for longer, while the flow of rank 1 changes."""
     world = World(Job(queue_pairs=False))
-    usual = {"rtt_ns": 100_000, "busy_share": 0.2, "bytes": 10**9, "rate_bps": 2e10}
-    world.flow_fields = dict.fromkeys(range(8), usual)
+    world.flow_fields = dict.fromkeys(range(8), REPORT)
     world.learn(8)
     world.job.compute = lambda rank, at: (compute_ms if rank == 3 else 8.0) * MS
-    world.flow_fields = {**world.flow_fields, 1: {**usual, **slow}}
+    world.flow_fields = {**world.flow_fields, 1: {**REPORT, **slow}}
     return [world.step() for _ in range(8)][-1]
 
 
@@ -96,10 +98,9 @@ def test_a_nic_is_named_by_its_growth_although_other_flows_always_had_round_trip
     slow: dict[str, float], verdict: Verdict | None
 ) -> None:
     world = World(Job(queue_pairs=False))
-    usual = {"rtt_ns": 100_000, "busy_share": 0.2, "bytes": 10**9, "rate_bps": 2e10}
-    world.flow_fields = {rank: {**usual, "rtt_ns": 300_000 if rank > 3 else 100_000} for rank in range(8)}
+    world.flow_fields = {rank: {**REPORT, "rtt_ns": 300_000 if rank > 3 else 100_000} for rank in range(8)}
     world.learn(8)
     world.job.network = lambda rank, at: 12.0 * MS
-    world.flow_fields = {**world.flow_fields, 1: {**usual, **slow}}
+    world.flow_fields = {**world.flow_fields, 1: {**REPORT, **slow}}
     diagnosis = [world.step() for _ in range(8)][-1]
     assert (diagnosis["verdict"] if diagnosis["subject"] == nic(1) else None) == verdict
